@@ -14,6 +14,7 @@ LOCK_VENV := .venv-lock$(SUFFIX)
 RUN := $(VENV)/bin/python -m
 AGENTS := .npm-agents
 LANGUAGE_SERVER := .npm-language-server
+HAS_BROWSER := for name in chromium chromium-browser google-chrome; do command -v $$name && break; done >/dev/null
 
 INSTALL := -m pip --disable-pip-version-check install --quiet
 # The locks are whole. Left to look for itself, pip finds a newer release for a name with an extra (`coverage[toml]`),
@@ -33,7 +34,8 @@ COMPILE := $(LOCK_VENV)/bin/pip-compile --quiet --no-config --no-header --no-emi
 
 .DELETE_ON_ERROR:
 .PHONY: help demo test coverage test-rest test-all agents agents-if-possible language-server language-server-if-possible \
-	lint docs schemas recording matrix soak overnight mutants bench lock preflight clean distclean
+	browser browser-if-possible bubblewrap bubblewrap-if-possible lint docs schemas recording matrix soak overnight \
+	shots mutants bench lock preflight clean distclean
 
 help: ## show this list (the default)
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -53,7 +55,7 @@ coverage: $(VENV)/.test ## what `make test COVERAGE=yes` measured: is it enough?
 		taken = json.load(sys.stdin)["totals"]["percent_branches_covered"]; \
 		print(f"branches taken in dag/ and machine/: {taken:.1f} % (at least 90)"); sys.exit(taken < 90)'
 
-test-rest: $(VENV)/.test agents-if-possible language-server-if-possible ## what `make test` leaves out: every combination, programs from npm
+test-rest: $(VENV)/.test $(addsuffix -if-possible,browser bubblewrap agents language-server) ## what `make test` leaves out: every combination, programs from npm
 	$(RUN) pytest $(SPREAD) -m full $(PYTEST_ARGS)
 
 test-all: ## every test there is: `make test`, then `make test-rest`
@@ -64,7 +66,23 @@ agents: $(AGENTS)/.installed ## install the agents that tests/agents runs, from 
 
 language-server: $(LANGUAGE_SERVER)/.installed ## install the YAML language server that tests/editor asks, from npm (25 MB)
 
+browser: ## install the browser that tests of the page look through: Debian's chromium (as root)
+	@$(HAS_BROWSER) || { apt-get update --quiet && apt-get install --quiet --yes --no-install-recommends chromium; }
+
+bubblewrap: ## install what walls tasks in (`sandbox: worktree`), so that escapes are tried: Debian's bubblewrap (as root)
+	@command -v bwrap >/dev/null || \
+		{ apt-get update --quiet && apt-get install --quiet --yes --no-install-recommends bubblewrap; }
+
 # `make test-rest` begins with these.
+bubblewrap-if-possible: ## the same where this user may install it, else a word that it is missing
+	@command -v bwrap >/dev/null || \
+		{ [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && $(MAKE) --no-print-directory bubblewrap; } || \
+		echo 'NO BUBBLEWRAP: no escape from a sandbox is tried, and the summary says so. As root: make bubblewrap' >&2
+
+browser-if-possible: ## the same where this user may install it, else a word that it is missing
+	@$(HAS_BROWSER) || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && $(MAKE) --no-print-directory browser; } || \
+		echo 'NO BROWSER: nothing that is seen in one is tested, and the summary says so. As root: make browser' >&2
+
 agents-if-possible language-server-if-possible: %-if-possible:
 	@{ command -v node && command -v npm; } >/dev/null && $(MAKE) --no-print-directory $* || \
 		echo 'Not installed from npm: $*. Tests that need it are skipped, and the summary names them.' >&2
@@ -84,7 +102,7 @@ schemas: $(VENV)/.core ## write the JSON Schemas of workflow files and of what c
 
 matrix: $(VENV)/.test agents-if-possible ## the whole kill matrix: every pass of every crash point, on both stores (long)
 	AGENTOS_MATRIX=full $(RUN) pytest $(SPREAD) tests/crash tests/agents tests/issue/test_kill_matrix.py \
-		tests/issue/test_parallel.py $(PYTEST_ARGS)
+		tests/issue/test_parallel.py tests/cluster $(PYTEST_ARGS)
 
 soak: $(VENV)/.test ## random kills and resumes for MINUTES=5, then drivers and a PostgreSQL server in trouble
 	$(VENV)/bin/python tests/crash/soak.py --minutes $(MINUTES)
@@ -95,6 +113,9 @@ overnight: $(VENV)/.test agents-if-possible ## agents in trouble for MINUTES=5: 
 
 recording: $(VENV)/.test ## run the demo in a terminal and write docs/demo.svg from what it shows
 	@$(VENV)/bin/python tools/record_demo.py
+
+shots: $(VENV)/.test ## show the page in a browser, over runs made for it, and write docs/shots/ (make browser)
+	@$(VENV)/bin/python tests/web/shots.py
 
 mutants: $(VENV)/.test ## break promises on purpose, one at a time, and see that a test notices (MUTANTS="name …", long)
 	$(VENV)/bin/python tools/mutate.py $(MUTANTS)

@@ -13,9 +13,12 @@ from pathlib import Path
 
 from bench import docs, machine, report
 from bench.cases import FULL, QUICK, Case, Sizes
+from bench.cases.cluster import CLUSTER
 from bench.cases.files import FILES
 from bench.cases.fresh import FRESH
+from bench.cases.page import PAGE
 from bench.cases.postgres import POSTGRES
+from bench.cases.queue import QUEUE
 from bench.cases.recovery import RESUME, SAVE, SEED
 from bench.cases.starting import BUDGETS, LOCATION, START
 from bench.cases.throughput import CHAIN, GROWING, SCALE, SLEEPS, STEPS, WIDE
@@ -40,6 +43,9 @@ CASES: dict[str, Case] = {
         FILES,
         FRESH,
         POSTGRES,
+        QUEUE,
+        PAGE,
+        CLUSTER,
     )
 }
 

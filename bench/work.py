@@ -69,6 +69,25 @@ def timed(act: Callable[[], object], times: int = 1) -> list[float]:
     return taken
 
 
+def per_second(look: Callable[[], tuple[int, int]], wanted: int, workers: Sequence[subprocess.Popen[bytes]]) -> float:
+    """How many a second ended, from when the first was taken to the last end. `look` counts those taken, and ended."""
+    since = 0.0
+    while True:
+        taken, ended = look()
+        if taken and not since:
+            since = time.perf_counter()
+        if ended >= wanted:
+            return wanted / (time.perf_counter() - since)
+        check("workers that have ended", [worker.poll() for worker in workers], [None] * len(workers))
+        time.sleep(0.01)
+
+
+def end_all(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.kill()
+        process.wait()
+
+
 def edges(stamps: Sequence[float], edge: int) -> Metrics:
     """Latency of the first and the last steps, from the moments at which each step ran."""
     taken = [after - before for before, after in pairwise(stamps)]

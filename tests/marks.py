@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -17,3 +18,7 @@ def quick_first(values: Iterable[Any], quick: int = 1) -> list[Any]:
     return [
         pytest.param(*value, marks=pytest.mark.full if number >= quick else ()) for number, value in enumerate(several)
     ]
+
+
+only_in_matrix = pytest.mark.skipif(os.environ.get("AGENTOS_MATRIX") != "full", reason="only by `make matrix`")
+"""Of what strikes at chance for minutes."""

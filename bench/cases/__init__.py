@@ -8,7 +8,7 @@ from typing import Literal
 
 from bench.sampling import Probe, Series, Spread
 
-Unit = Literal["ms", "s", "×", "bytes"]
+Unit = Literal["ms", "s", "×", "bytes", "%"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +27,8 @@ class Sizes:
     files: int = 5000
     more_files: int = 50_000
     changed: int = 1000
+    runs: int = 1000
+    watched_s: float = 60.0
     repetitions: int = 3
     cold_repetitions: int = 9
 
@@ -45,6 +47,8 @@ QUICK = Sizes(
     files=200,
     more_files=400,
     changed=50,
+    runs=100,
+    watched_s=3.0,
     repetitions=1,
     cold_repetitions=2,
 )

@@ -20,6 +20,10 @@ CONTENDERS: dict[str, Contender] = {
     "raw": Contender(label="raw sqlite3, WAL, FULL", module="raw"),
     "agentos": Contender(label="agentos", module="ours", packages=("msgspec",)),
     "agentos-process": Contender(label="agentos, durability=process", module="ours", packages=("msgspec",)),
+    "agentos-ui": Contender(
+        label="agentos ui", module="ours_page", packages=("jinja2", "playwright", "starlette", "uvicorn")
+    ),
+    "agentos-dask": Contender(label="agentos on Dask", module="ours_cluster", packages=("cryptography", "distributed")),
     "langgraph": Contender(
         label="LangGraph, SQLite saver, sync",
         module="langgraph_sqlite",

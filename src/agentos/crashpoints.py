@@ -69,7 +69,48 @@ STEP_POINTS: dict[str, str] = {
 }
 """Points of Python tasks with `ctx.step`."""
 
-ALL_POINTS: dict[str, str] = {**POINTS, **FILE_POINTS, **ISOLATION_POINTS, **CALL_POINTS, **STEP_POINTS}
+QUEUE_POINTS: dict[str, str] = {
+    "submit.before": "before a run that is submitted is written down",
+    "submit.inside": "inside the transaction that writes it down",
+    "submit.after": "a submitted run is durable, nobody has been told",
+    "take.before": "a worker looks for runs to take",
+    "take.inside": "inside the transaction that takes their leases",
+    "take.after": "their leases are taken, none of them is prepared",
+}
+"""Points of runs that are submitted, and of the workers that take them."""
+
+SCHEDULE_POINTS: dict[str, str] = {
+    "schedule.before": "a slot is due, or a schedule is changed, and nothing of that is written",
+    "schedule.inside": "inside the transaction that writes it, before the run of the slot",
+    "schedule.after": "it is durable, together with the run of the slot; nobody has been told",
+}
+"""Points of schedules."""
+
+DELETE_POINTS: dict[str, str] = {
+    "delete.noted": "it is written down which runs are to be deleted, nothing of them is",
+    "delete.inside": "inside the transaction that deletes runs",
+    "delete.after": "runs are gone from the database, their logs and snapshots are not",
+}
+"""Points of commands, and workers, that delete runs."""
+
+CLUSTER_POINTS: dict[str, str] = {
+    "cluster.placed": "an attempt is handed to the cluster, where it has not begun",
+    "cluster.begun": "on a worker: an attempt may begin, its process has not been told",
+    "cluster.ended": "on a worker: an attempt has ended, its driver has not been told",
+}
+"""Points of tasks with `runner: dask`; set the variable for a worker, or for the driver."""
+
+ALL_POINTS: dict[str, str] = {
+    **POINTS,
+    **FILE_POINTS,
+    **ISOLATION_POINTS,
+    **CALL_POINTS,
+    **STEP_POINTS,
+    **QUEUE_POINTS,
+    **SCHEDULE_POINTS,
+    **DELETE_POINTS,
+    **CLUSTER_POINTS,
+}
 """Every point there is; `python -m agentos.testing` lists them."""
 
 

@@ -31,14 +31,18 @@
     |-- FilesChangedError               say what to do with files: restore or keep
     |-- TryAgainError                   the same command may succeed later
     |   |-- LeaseHeldError              another process drives this run
+    |   |-- QueueFullError              as many runs of its kind are driven as may be
     |   |-- LeaseLostError              another process took this run over
     |   |-- WorktreeBusyError           another process captures or puts back files here
     |   |-- StoreUnavailableError       the journal cannot be read or written right now
+    |   |-- ClusterUnavailableError     the cluster that tasks are to run on cannot be reached, or has no workers
     |   `-- CoolingDownError            no calls with this credential for now: rate limit, or a day's money
     `-- AttemptError                    what an attempt can end with; stored as data
         |-- TaskTimeoutError
         |-- TaskCancelledError
         |-- StepsChangedError           a function asked for other steps than before
+        |-- AttemptLostError            a worker, the network or the scheduler of a cluster went away under it
+        |-- OtherCodeError              a worker of a cluster has another version of the task's function
         |-- ShellCommandFailed
         |-- ModelCallError              a model was asked, and there is no answer that can be used
         |-- AgentFailed                 an agent did not do what it was asked to
@@ -307,6 +311,25 @@ class LeaseHeldError(TryAgainError):
         )
 
 
+class QueueFullError(TryAgainError):
+    """As many runs of this key are driven as its limit allows; `holders` are their ids, each with its driver.
+
+    `waits`: the workflow has such a run wait for its turn.
+    """
+
+    waits = False
+
+    def __init__(self, key: str, limit: int, holders: Iterable[tuple[str, str]]) -> None:
+        self.key, self.limit, self.holders = key, limit, tuple(holders)
+        runs = "1 run" if limit == 1 else f"{limit} runs"
+        told = ", ".join(f"{run} ({who})" if who else run for run, who in self.holders[:3])
+        more = ", …" if len(self.holders) > 3 else ""
+        super().__init__(
+            f"{key!r} allows {runs} at a time: {told}{more}",
+            next_step="Wait for it to end, or submit the run: a worker takes it when it is its turn.",
+        )
+
+
 class LeaseLostError(TryAgainError):
     """This process no longer has the right to drive the run; what it tried to write was not written."""
 
@@ -324,6 +347,10 @@ class WorktreeBusyError(TryAgainError):
 
 class StoreUnavailableError(TryAgainError):
     """The journal cannot be read or written (full disk, read-only file, locked too long)."""
+
+
+class ClusterUnavailableError(TryAgainError):
+    """The cluster that tasks are to run on cannot be reached now, or has no worker for them. The run is put off."""
 
 
 class CoolingDownError(TryAgainError):
@@ -348,6 +375,14 @@ class TaskTimeoutError(AttemptError):
 
 class StepsChangedError(AttemptError):
     """A function asks for another step than it did in an earlier attempt: which of them was made cannot be guessed."""
+
+
+class AttemptLostError(AttemptError):
+    """The attempt went down with the worker, the network or the scheduler it was on: no failure of its own."""
+
+
+class OtherCodeError(AttemptError):
+    """Where the attempt was to be performed, the task's function is another one than where the run is driven."""
 
 
 class TaskCancelledError(AttemptError):

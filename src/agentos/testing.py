@@ -31,9 +31,13 @@ import msgspec
 from agentos.crashpoints import (
     ALL_POINTS,
     CALL_POINTS,
+    CLUSTER_POINTS,
+    DELETE_POINTS,
     FILE_POINTS,
     ISOLATION_POINTS,
     LOG,
+    QUEUE_POINTS,
+    SCHEDULE_POINTS,
     STEP_POINTS,
     VARIABLE,
 )
@@ -50,6 +54,10 @@ _LISTED = {
     "Where tasks have `isolation: worktree`:": ISOLATION_POINTS,
     "Where tasks call a model (llm):": CALL_POINTS,
     "Where functions make steps (ctx.step):": STEP_POINTS,
+    "Where runs are submitted, and workers take them:": QUEUE_POINTS,
+    "Where slots of schedules are fired:": SCHEDULE_POINTS,
+    "Where runs are deleted:": DELETE_POINTS,
+    "With `runner: dask`, in the driver or on a worker:": CLUSTER_POINTS,
 }
 
 _RESUME = """

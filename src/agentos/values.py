@@ -112,6 +112,15 @@ def encode_plain(value: object, loose: Iterable[object]) -> bytes | None:
     return None
 
 
+def without_surrogates(value: object) -> object:
+    """The value with half surrogate pairs in its texts written out (`\\ud800`): no JSON takes them."""
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {without_surrogates(key): without_surrogates(item) for key, item in value.items()}
+    return [without_surrogates(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
 def decode_value(data: bytes | bytearray | memoryview | msgspec.Raw) -> Any:
     """A fresh value from its stored form; never shares anything with an earlier one."""
     try:

@@ -51,12 +51,15 @@ MAX_DRIVES = 40
 PATIENCE_S = 240.0
 """For one drive; a session limit that resets takes a minute of it."""
 BEAT_S = (0.5, 4.5)
-"""From one strike to the next."""
+"""From one strike to the next, where a run that nobody disturbs takes CALM_S; on a slower machine longer."""
+CALM_S = 18.0
 REST_S = 75.0
 """From one "too many" for an agent to the next: it rests for 30 seconds then, in all worktrees."""
 GRACE_S = 2.0
 """So long before a cut, an answer may not be on record yet."""
 SHIP = "approve:ship"
+CHOICES = {"ask": "run-again", "limit": "try-now"}
+"""What is answered at gates that take no plain yes."""
 CODES = (0, 1, 3, 75, 130, 143, -signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)
 """How a drive may end; by the signal itself where it came before the program was ready for it."""
 MORE = 2
@@ -138,6 +141,8 @@ class Night:
         self.asking: set[subprocess.Popen[bytes]] = set()
         """Commands at work that nobody disturbs."""
         self.machine = Machine(folder / "boot")
+        self.pace = 1.0
+        """How much longer a run takes here than CALM_S."""
 
     # --- the program -------------------------------------------------------------------------------------------------
 
@@ -225,8 +230,8 @@ class Night:
         asked = [gate for gate in self._open_gates(run) if gate != SHIP]
         assert asked, f"run {run} waits, and asks nothing:\n{ran.said}"
         gate = asked[0]
-        choice = ("--choose", "run-again") if gate.startswith("ask:") else ()
-        self.approve(run, gate, *choice)
+        choice = CHOICES.get(gate.partition(":")[0])
+        self.approve(run, gate, *(("--choose", choice) if choice else ()))
         return again
 
     def approve(self, run: str, gate: str, *more: str) -> None:
@@ -246,7 +251,7 @@ class Night:
         """Strike by strike, until the night is over: each kind once, then as chance has it."""
         rested = time.monotonic()
         due = list(TROUBLE)
-        while not self.over.wait(self.chance.uniform(*BEAT_S)):
+        while not self.over.wait(self.chance.uniform(*BEAT_S) * self.pace):
             with self.lock:
                 going = sorted(self.going)
             if not going:
@@ -658,7 +663,9 @@ def whole_night(night: Night, minutes: float, lanes: int, agents: tuple[str, ...
     calm = night.lanes[0]
     began = time.monotonic()
     night.play(calm, "calm")
-    say(f"overnight: one run that nobody disturbs took {time.monotonic() - began:.0f} s; the night begins")
+    took = time.monotonic() - began
+    night.pace = max(1.0, took / CALM_S)
+    say(f"overnight: one run that nobody disturbs took {took:.0f} s; the night begins")
     if wrong := spend_night(night, minutes):
         return wrong
     finish(night)
@@ -666,7 +673,8 @@ def whole_night(night: Night, minutes: float, lanes: int, agents: tuple[str, ...
     ship(night)
     ledger, wrong = check(night, files_of(calm.root, "calm"))
     struck = Counter(strike.what for strike in night.strikes) + Counter(
-        f"HTTP {failure.status}" for failure in night.model.failed
+        "call refused by a session limit" if "session limit" in failure.message else f"HTTP {failure.status}"
+        for failure in night.model.failed
     )
     say("\novernight: " + ", ".join(f"{count} × {what}" for what, count in struck.most_common()))
     say(

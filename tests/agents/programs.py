@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import shutil
+import subprocess
+import tempfile
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 FOLDER = Path(__file__).parents[2] / ".npm-agents" / "node_modules" / ".bin"
@@ -26,8 +31,34 @@ def installed(agent: str) -> bool:
 
 def environment(agent: str, url: str, home: Path) -> dict[str, str]:
     """What the agent needs to find its model at `url`; its settings are written to `home`."""
-    path = f"{FOLDER}{os.pathsep}{os.environ['PATH']}"
+    inherited = _path_without_bubblewrap() if agent == "codex" else os.environ["PATH"]
+    path = f"{FOLDER}{os.pathsep}{inherited}"
     return {"PATH": path, "HOME": str(home), **_SETTINGS[agent](url, home)}
+
+
+@cache
+def _path_without_bubblewrap() -> str:
+    """PATH, but for a bubblewrap that is too old for codex: it takes the installed one, its own if there is none."""
+    program = shutil.which("bwrap")
+    if program is None:
+        return os.environ["PATH"]
+    if "--argv0" in subprocess.run([program, "--help"], capture_output=True, text=True, check=True).stdout:
+        return os.environ["PATH"]
+    links = Path(tempfile.mkdtemp(prefix="path-"))
+    atexit.register(shutil.rmtree, links, ignore_errors=True)
+    links.chmod(0o755)
+    folders = []
+    for number, folder in enumerate(map(Path, os.environ["PATH"].split(os.pathsep))):
+        if not (folder / "bwrap").exists():
+            folders.append(str(folder))
+            continue
+        copy = links / str(number)
+        copy.mkdir()
+        for one in folder.iterdir():
+            if one.name != "bwrap":
+                (copy / one.name).symlink_to(one)
+        folders.append(str(copy))
+    return os.pathsep.join(folders)
 
 
 def _claude(url: str, home: Path) -> dict[str, str]:

@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from msgspec import structs
+
 from tests.agents.protocols import GenerateContent, Messages, Responses
 from tests.models.chat import ChatCompletions
 from tests.models.received import Received
@@ -44,8 +46,9 @@ class AgentScript:
     Calls without tools (titles, summaries) are answered by themselves and not counted: agents make them as they like.
     """
 
-    def __init__(self, server: ModelServer, *steps: Step) -> None:
-        self._server = server
+    def __init__(self, server: ModelServer, *steps: Step, pause_s: float = 0.0) -> None:
+        """`pause_s`: so long it takes over each part of an answer that uses a tool."""
+        self._server, self._pause_s = server, pause_s
         self._steps: deque[Step] = deque(steps)
         server.choose(self._choose)
 
@@ -66,7 +69,9 @@ class AgentScript:
         if not tools:
             return says("a title")
         step = self._steps.popleft() if self._steps else says("done")
-        return step if not isinstance(step, (WriteFile, RunShell)) else with_tool(step, tools)
+        if not isinstance(step, (WriteFile, RunShell)):
+            return step
+        return structs.replace(with_tool(step, tools), pause_s=self._pause_s)
 
 
 def offered(request: Received) -> frozenset[str]:

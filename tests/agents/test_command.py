@@ -12,11 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from agentos.dag.define.model_calls import VerifyCommand
 from agentos.exceptions import LeaseLostError
 from agentos.machine.events import AgentSession
 from agentos.machine.inputs import AttemptResult
 from agentos.secrets import Masker
 from agentos.tasks.agents import watcher
+from agentos.tasks.attempt import VerifySpec
 from agentos.tasks.llm.model_settings import CallLimits, ModelSettings
 from agentos.tasks.runner import performers
 from tests.agents.support import agent_spec
@@ -137,6 +139,28 @@ def test_its_word_is_not_taken_where_verify_says_otherwise(tmp_path: Path) -> No
     assert bad.error is not None
     assert "`verify` says otherwise" in bad.error.text
     assert "2 failed" in bad.error.text
+
+
+def test_of_several_commands_each_is_told_and_none_runs_after_one_that_failed(tmp_path: Path) -> None:
+    agent = program(tmp_path, "print('All tests pass!')")
+    runs: tuple[str | tuple[str, ...], ...] = ("echo one", ("sh", "-c", "echo two >&2; exit 3"), "touch never")
+    verify = tuple(VerifySpec(written=str(run), command=run) for run in runs)
+    spec = agent_spec(tmp_path, "command", agent)
+    assert spec.agent is not None
+    work = msgspec.structs.replace(spec.agent, verify=tuple(VerifyCommand(run=run) for run in runs))
+    spec = msgspec.structs.replace(spec, agent=work, verify=verify)
+    bad = perform(spec)
+    good = perform(msgspec.structs.replace(spec, verify=(verify[0], verify[2])))
+
+    assert bad.error is not None
+    assert bad.agent == "rejected"
+    assert "`verify` command 2 of 3" in bad.error.text
+    assert bad.verified is not None
+    assert [(check.exit_code, check.said) for check in bad.verified.checks] == [(0, "one"), (3, "two")]
+    assert bad.verified.not_run == ("touch never",)
+    assert good.verified is not None
+    assert good.verified.passed
+    assert [said["stdout"] for said in output_of(good)["verify"]] == ["one", ""]
 
 
 def test_an_answer_by_schema_is_given_as_a_value(tmp_path: Path) -> None:

@@ -51,8 +51,8 @@ class Read(NamedTuple):
 
     @property
     def used(self) -> Usage:
-        told = [one.used for one in self.heard if one.used] + [self.verdict.used] * (self.verdict.used is not None)
-        return sum((one for one in told if one is not None), Usage())
+        heard = sum((one.used for one in self.heard if one.used is not None), Usage())
+        return heard if self.verdict.used is None else heard + self.verdict.used.beyond(heard)
 
 
 def read(case: str, *, lines: list[str] | None = None, status: int | None = -1, stderr: str | None = None) -> Read:

@@ -136,17 +136,22 @@ def waits_at_limit(run: Runs) -> bool:
 
 
 @pytest.mark.full
-def test_what_waits_is_shown_with_its_time_and_survives_a_kill(tmp_git_repo: Path, tmp_path: Path, home: Path) -> None:
-    """As the next one, with a program that plays the agent: it runs where none is installed."""
-
-    env = {"PATH": plays_claude(tmp_path, *limit_of_claude(12)), "HOME": str(home)}
-    (tmp_git_repo / "flow.yaml").write_text(
-        "name: flow\ntasks:\n  work: {agent: claude, prompt: Do it., effects: none}\n"
-    )
+def killed_at_limit(repo: Path, folder: Path, home: Path, in_s: float) -> Runs:
+    """As with real agents below, with a program that plays one: it runs where none is installed."""
+    env = {"PATH": plays_claude(folder, *limit_of_claude(in_s)), "HOME": str(home)}
+    (repo / "flow.yaml").write_text("name: flow\ntasks:\n  work: {agent: claude, prompt: Do it., effects: none}\n")
     with ModelServer(PROTOCOLS) as server:  # nobody asks it
-        run = Runs(tmp_git_repo, Scripted(AgentScript(server), server, env))
+        run = Runs(repo, Scripted(AgentScript(server), server, env))
     run.killed_when(lambda: waits_at_limit(run))
-    check_waiting(run)
+    return run
+
+
+def test_what_waits_at_a_limit_is_shown_with_its_time(tmp_git_repo: Path, tmp_path: Path, home: Path) -> None:
+    check_waiting(killed_at_limit(tmp_git_repo, tmp_path, home, HOUR_S))
+
+
+def test_a_wait_at_a_limit_survives_a_kill(tmp_git_repo: Path, tmp_path: Path, home: Path) -> None:
+    run = killed_at_limit(tmp_git_repo, tmp_path, home, 15)
     done = {"type": "result", "subtype": "success", "result": "All done.", "num_turns": 1}
     plays_claude(tmp_path, answers("m1", TEXT), done)
     told = run.finish("resume", "r1")
@@ -164,7 +169,7 @@ def check_waiting(run: Runs) -> None:
     """Every view says that it waits at a limit, and until when."""
     [task] = [task for task in json.loads(run.finish("show", "r1", "--json"))["tasks"] if task["id"] == "work"]
     assert (task["status"], task["limit"]) == ("retrying", True)
-    assert abs(datetime.fromisoformat(task["not_before"]) - datetime.now(UTC)) < timedelta(minutes=1)
+    assert abs(datetime.fromisoformat(task["not_before"]) - datetime.now(UTC)) < timedelta(hours=1, minutes=1)
     assert "waits for the end of a limit, in " in run.finish("show", "r1")
     why = run.finish("why", "r1", "work")
     assert "for the end of a limit" in why

@@ -198,4 +198,27 @@ def test_what_a_session_of_codex_has_used_is_read_as_its_rollout_grows(tmp_path:
     assert tokens.read(session) == Usage(input_tokens=30, output_tokens=5, cached_tokens=1, calls=1)
     rollout.write_text(rollout.read_text()[: -len(counted(40)[:-9])] + counted(40))
     assert tokens.read(session) == Usage(input_tokens=40, output_tokens=5, cached_tokens=1, calls=2)
-    assert SessionTokens(AGENTS["claude"].TRAITS, {}).read(session) is None
+    assert SessionTokens(AGENTS["opencode"].TRAITS, {}).read(session) is None
+
+
+def test_what_a_session_used_is_added_up_over_messages_that_are_told_again_and_grow(tmp_path: Path) -> None:
+    def claude(id: str, output: int) -> dict[str, Any]:
+        usage = {"input_tokens": 10, "cache_read_input_tokens": 4, "output_tokens": output}
+        return {"type": "assistant", "message": {"id": id, "usage": usage}}
+
+    def gemini(id: str, output: int) -> dict[str, Any]:
+        return {"id": id, "type": "gemini", "tokens": {"input": 14, "output": output, "cached": 4, "thoughts": 0}}
+
+    def used_in(agent: str, name: str, lines: list[Any]) -> Usage | None:
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        home = {"CLAUDE_CONFIG_DIR": str(tmp_path), "GEMINI_CLI_HOME": str(tmp_path)}
+        return SessionTokens(AGENTS[agent].TRAITS, home).read(ID)
+
+    told = Usage(input_tokens=28, output_tokens=8, cached_tokens=8, calls=2)
+    lines: list[Any] = [{"type": "user"}, claude("m1", 1), claude("m1", 5), "odd", claude("m2", 3), claude("m1", 5)]
+    assert used_in("claude", f"projects/p/{ID}.jsonl", lines) == told
+    lines = [{"sessionId": ID}, {"type": "user", "id": "u1"}, gemini("m1", 5), gemini("m1", 5)]
+    lines += [{"$set": {"messages": [{"id": "u1"}, gemini("m1", 5), gemini("m2", 3)]}}]
+    assert used_in("gemini", f".gemini/tmp/p/chats/session-now-{ID[:8]}.jsonl", lines) == told

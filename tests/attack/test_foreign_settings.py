@@ -326,7 +326,7 @@ def test_a_script_that_a_hook_names_is_part_of_what_was_accepted(accepted: Linke
 
 
 def test_every_setting_is_known_to_be_harmless_or_needs_trust() -> None:
-    assert set(KINDS) - HARMLESS == {"database", "on_wait", "on_end", "llm", "sandbox"}
+    assert set(KINDS) - HARMLESS == {"database", "on_wait", "on_end", "llm", "sandbox", "dask", "retention"}
 
 
 # --- hooks and models -------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from agentos.tasks.process.orphans import attempt_processes, end_attempt
 from agentos.tasks.process.sandbox import SandboxAbility, sandbox_ability
 from agentos.tasks.process.sandbox_settings import SandboxPaths, SandboxSettings
 from agentos.workflow.place.settings import SETTINGS
+from tests.agents.programs import FOLDER
 from tests.agents.script import WriteFile
 from tests.agents.support import REAL, agent_spec, scripted
 from tests.agents.test_command import shaped_like_codex
@@ -583,10 +584,11 @@ def test_an_isolated_task_behind_a_wall_sees_its_own_worktree_only(tmp_git_repo:
 def test_a_real_agent_works_behind_the_wall_and_goes_on_in_its_session(agent: str, target: Target) -> None:
     new, permissions = target.root / "new.txt", "full" if agent == "codex" else "edit"
     with scripted(agent, target.home, WriteFile(str(new), "hello"), says("Done."), says("Done again.")) as model:
-        host = RecordingHost()
-        first = perform(walled(agent_spec(target.root, agent, env=model.env, permissions=permissions)), host)
+        # With full permissions codex builds no sandbox of its own, and needs no PATH that hides bubblewrap.
+        host, env = RecordingHost(), {**model.env, "PATH": f"{FOLDER}{os.pathsep}{os.environ['PATH']}"}
+        first = perform(walled(agent_spec(target.root, agent, env=env, permissions=permissions)), host)
         assert output_of(first)["text"] == "Done."
-        again = agent_spec(target.root, agent, env=model.env, session=host.sessions[-1], permissions=permissions)
+        again = agent_spec(target.root, agent, env=env, session=host.sessions[-1], permissions=permissions)
         second = perform(walled(again), RecordingHost())
 
     assert output_of(second)["text"] == "Done again."

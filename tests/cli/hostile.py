@@ -17,6 +17,8 @@ from tests.cli.conftest import call_agentos
 from tests.cli.sample import begin, make_repository
 
 RUN, CUT, TASK, GATE, FILE, EXPORTED, OUT = "<run>", "<cut>", "<task>", "<gate>", "<file>", "<exported>", "<out>"
+COPY = "<copy>"
+"""Of the database."""
 SNAP = "<snap>"
 """A checkpoint with a snapshot of files."""
 
@@ -52,7 +54,15 @@ COMMANDS: dict[str, tuple[Typed, ...]] = {
     ),
     "fork": (opening("fork", CUT), opening("fork", SNAP, "--worktree", "aside")),
     "watch": (opening("watch", RUN), opening("watch")),
+    "ui": (opening("ui", "--static", RUN), opening("ui", "--static", RUN, "-o", OUT)),
     "worker": (opening("worker", "--once"), opening("worker", "--once", "--json")),
+    "submit": (opening("submit", FILE), opening("submit", FILE, "--id", "submitted", "--params", FILE)),
+    # It wants a workflow that says when it runs: tests/cli/test_schedule.py has those.
+    "schedule add": (Typed(("schedule", "add", "--help")),),
+    "schedule list": (opening("schedule", "list"), opening("schedule", "list", "--json")),
+    "schedule remove": (Typed(("schedule", "remove", "--help")),),
+    "cluster local": (Typed(("cluster", "local", "--help")),),
+    "worker install": (Typed(("worker", "install"), locates=True),),
     "issue": (opening("issue", "--brief", FILE, "--dry-run"),),
     "demo": (Typed(("demo",)),),
     "list": (opening("list"), opening("list", "--all", "--json")),
@@ -83,6 +93,8 @@ COMMANDS: dict[str, tuple[Typed, ...]] = {
     "db path": (Typed(("db", "path"), locates=True),),
     "db stats": (opening("db", "stats"), opening("db", "stats", "--json")),
     "db migrate": (opening("db", "migrate"),),
+    "db restore": (Typed(("db", "restore", COPY), locates=True),),
+    "db backup": (opening("db", "backup", OUT, "--force"), opening("db", "backup", OUT, "--json")),
     "doctor": (opening("doctor"), opening("doctor", "--json")),
     "trust": (Typed(("trust",)), Typed(("trust", "--list"))),
 }
@@ -110,6 +122,8 @@ def make_place(root: Path) -> dict[str, str]:
     assert code == 0, err
     [snap] = json.loads(call_agentos("checkpoints", "edits", "--json", cwd=root)[1])
     (root / "made.txt").write_text("mine\n")
+    code, _, err = call_agentos("db", "backup", root.parent / "copy.db", cwd=root)
+    assert code == 0, err
     code, _, err = call_agentos("restore", snap["id"], cwd=root)
     assert code == 0, err
     [first, *_] = json.loads(call_agentos("checkpoints", "ended", "--json", cwd=root)[1])
@@ -121,6 +135,7 @@ def make_place(root: Path) -> dict[str, str]:
         GATE: "approve:ship",
         FILE: "tidy.yaml",
         EXPORTED: "run.jsonl",
+        COPY: "../copy.db",
         OUT: "out.jsonl",
     }
 

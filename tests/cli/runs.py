@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from agentos import RunResult, Workflow, run
 from agentos.workflow.place.place import find_place
-from tests.workflow.support import Killer, environment, kill, soon
+from tests.workflow.support import Killer, environment, kill
 
 
 def chain(layers: int = 7) -> Workflow:
@@ -55,7 +55,9 @@ def driven(root: Path, id: str = "busy") -> Iterator[int]:
     )
     process = subprocess.Popen([sys.executable, "busy.py"], cwd=root, env=environment(), stderr=subprocess.DEVNULL)
     try:
-        asyncio.run(soon(lambda: os.path.exists(root / "begun")))
+        while not os.path.exists(root / "begun"):
+            assert process.poll() is None
+            time.sleep(0.005)
         yield process.pid
     finally:
         process.kill()

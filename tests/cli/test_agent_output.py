@@ -98,6 +98,15 @@ def test_logs_are_readable_and_raw_if_asked(agentos: Agentos, repo: Path) -> Non
     ]
 
 
+def test_a_question_whether_an_agent_ran_shows_what_it_said(agentos: Agentos, repo: Path) -> None:
+    assert agentos(*LINE, cwd=repo).code == 0
+    asked = agentos("resume", "a", "--rerun", "agent", cwd=repo)
+    assert asked.code == 3
+    for text in (asked.err, agentos("show", "a", cwd=repo).out, agentos("inbox", cwd=repo).out):
+        assert [line.strip()[2:] for line in text.splitlines() if line.strip()[2:] in READ] == READ
+        assert '{"type"' not in text
+
+
 def test_logs_are_followed_as_they_are_read(repo: Path, at_work: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "agentos", "logs", "a", "-f"],

@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from agentos import Client
-from agentos.cli.render import event_text
-from agentos.cli.render.event_json import AnyEvent, event_json
 from agentos.machine.events import JOURNALED, Event, TaskOutput
+from agentos.render import event_text
+from agentos.render.event_json import AnyEvent, event_json
 from tests.cli.conftest import SOURCES, Agentos
 from tests.cli.sample import begin, make_repository
 

@@ -77,8 +77,12 @@ def test_a_run_without_a_checkpoint_cannot_be_forked(agentos: Agentos, tmp_git_r
     agentos("run", "flow.yaml", "--id", "young", cwd=tmp_git_repo)
     done = agentos("fork", "young", cwd=tmp_git_repo)
     assert done.code == 2
-    assert "run young has no checkpoint yet" in done.err
+    assert "run young has no checkpoint:" in done.err
     assert "agentos resume young" in done.err
+    agentos("abort", "young", cwd=tmp_git_repo)
+    done = agentos("fork", "young", cwd=tmp_git_repo)
+    assert "begin a new run" in done.err
+    assert "agentos resume young" not in done.err, "an aborted run is not resumed"
 
 
 def test_after_a_rejection_the_way_on_is_a_fork(agentos: Agentos, parent: Path) -> None:

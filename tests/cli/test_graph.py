@@ -9,6 +9,7 @@ import shlex
 import sys
 import time
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pexpect
 import pytest
@@ -65,6 +66,18 @@ def test_boxes(agentos: Agentos, tmp_git_repo: Path) -> None:
     )
 
 
+def test_a_picture_that_stands_alone(agentos: Agentos, tmp_git_repo: Path) -> None:
+    write(tmp_git_repo)
+    done = agentos("graph", "flow", "--svg", cwd=tmp_git_repo)
+    assert (done.code, done.err) == (0, "")
+    drawn = ElementTree.fromstring(done.out)
+    assert drawn.tag == "{http://www.w3.org/2000/svg}svg"
+    assert drawn.find("{*}style") is not None
+    titles = [title.text for title in drawn.iter("{http://www.w3.org/2000/svg}title")]
+    assert titles == ["lint: shell", "each: shell, for each", "ask: approval", "ship: shell, asks first"]
+    assert agentos("graph", "flow", "--format", "svg", cwd=tmp_git_repo).out == done.out
+
+
 def test_a_run_shows_how_its_tasks_stand(agentos: Agentos, tmp_git_repo: Path) -> None:
     text = "tasks:\n  good: {run: 'true', effects: none}\n  bad: {run: 'false', effects: none, needs: good}\n"
     text += "  each: {for_each: [a, b], key: item, run: [echo, '${{ item }}'], effects: none}\n"
@@ -79,6 +92,9 @@ def test_a_run_shows_how_its_tasks_stand(agentos: Agentos, tmp_git_repo: Path) -
     assert "classDef failed fill" in drawn
     boxes = agentos("graph", "some-run", "--format", "text", cwd=tmp_git_repo).out
     assert re.search(r"│ ✓ good  \(shell\)", boxes)
+    picture = agentos("graph", "some-run", "--svg", cwd=tmp_git_repo).out
+    assert "<title>bad: failed, shell</title>" in picture
+    assert "<title>each: complete, shell, for each, 2 of 2 done</title>" in picture
     assert re.search(r"│ ✗ bad ", boxes)
     assert re.search(r"│ - end ", boxes)
 

@@ -29,13 +29,22 @@ if __name__ == "__main__":
     run(flow, workflow_id="followed")
 """
 
+BUILD = """
+arrived() { until grep -q "$1" .agentos/logs/run-1/build.1.log 2>/dev/null; do sleep 0.02; done; }
+echo one; arrived one; echo two >&2; arrived two; echo three
+"""
+
 
 @pytest.fixture
 def printed(tmp_git_repo: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A repository with a run whose tasks printed something."""
+    """A repository with a run whose tasks printed something.
+
+    `build` says a line to stderr between two to stdout. Both are pipes, and nothing but time orders what came through
+    them: so it waits for each line to have arrived before it says the next.
+    """
     monkeypatch.chdir(tmp_git_repo)
     flow = Workflow("prints")
-    flow.add("build", "shell", run="echo one; sleep 0.01; echo two >&2; sleep 0.01; echo three", effects="none")
+    flow.add("build", "shell", run=BUILD, effects="none")
     flow.add("colours", "shell", needs=["build"], run="printf '\\033[31mred\\033[0m\\ttab\\n'", effects="none")
     flow.add("quiet", "shell", run="true", effects="none")
     flow.add(

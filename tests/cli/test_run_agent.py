@@ -99,11 +99,21 @@ def test_killed_in_the_middle_of_an_edit_it_goes_on_without_a_file(agentos: Agen
     assert "interrupted" in agentos("why", "a", "agent", cwd=repo).out
 
 
-def test_it_is_what_a_file_with_the_same_settings_says(repo: Path) -> None:
-    settings = {"verify": "make test", "budget": 5.0, "model": "opus", "permissions": "full", "max_turns": 3}
+def _as_typed(value: Any) -> Any:
+    """On a command line nothing is a reference."""
+    if isinstance(value, dict):
+        return {name: _as_typed(one) for name, one in value.items()}
+    if isinstance(value, list):
+        return [_as_typed(one) for one in value]
+    return value.replace("$${{", "${{") if isinstance(value, str) else value
+
+
+@pytest.mark.parametrize("verify", ["make test", [{"run": "make test"}, {"run": "echo $${{ it }}"}]])
+def test_it_is_what_a_file_with_the_same_settings_says(repo: Path, verify: Any) -> None:
+    settings = {"verify": verify, "budget": 5.0, "model": "opus", "permissions": "full", "max_turns": 3}
     task: dict[str, Any] = {"agent": "claude", "prompt": "Make it work.", **settings}
     (repo / "same.yaml").write_text(json.dumps({"name": "agent", "tasks": {"agent": task}}))
-    written, typed = plan_for_now(load("same.yaml", repo)), plan_for_now(agent_task(**task))
+    written, typed = plan_for_now(load("same.yaml", repo)), plan_for_now(agent_task(**_as_typed(task)))
     assert typed.tasks["agent"].definition == written.tasks["agent"].definition  # type: ignore[index]
     assert typed.fingerprint == written.fingerprint
 
@@ -116,6 +126,15 @@ def test_a_verify_that_fails_fails_the_run_and_a_resume_tries_again(agentos: Age
     (repo / "mended").touch()
     assert agentos("resume", "v", cwd=repo).code == 0
     assert len(calls(repo)) == 2
+
+
+def test_every_verify_that_is_typed_must_pass(agentos: Agentos, repo: Path) -> None:
+    typed = ("run", "--agent", "claude", "--prompt", "p", "--verify", "test -e works")
+    bad = agentos(*typed, "--verify", "echo '${{ no }}'; false", "--id", "a", cwd=repo)
+    assert bad.code == 1
+    assert "`verify` command 2 of 2" in bad.err
+    assert "${{ no }}" in bad.err
+    assert agentos(*typed, "--verify", "true", "--id", "b", cwd=repo).code == 0
 
 
 def test_a_prompt_reaches_the_agent_word_for_word(agentos: Agentos, repo: Path) -> None:

@@ -133,7 +133,7 @@ def test_repositories_with_odd_names(agentos: Agentos, tmp_path: Path, name: str
     root = tmp_path / name
     good = make_place(root)
     for name_, [line, *_] in COMMANDS.items():
-        if name_ in ("demo", "delete"):
+        if name_ in ("demo", "delete", "worker install"):
             continue
         code, out, err = agentos(*filled(line, good), cwd=root)
         expected = (0, 2) if name_ in ("approve", "reject", "pause", "abort", "send") else (0,)  # the run has ended
@@ -149,7 +149,7 @@ def test_paths_that_are_no_text(agentos: Agentos, good: dict[str, str], repo: Pa
     before = fingerprint(odd)
     state = {"XDG_STATE_HOME": str(tmp_path / "none")}
     for name, [line, *_] in COMMANDS.items():
-        if line.locates and name not in ("init", "doctor", "db path", "db stats", "db migrate"):
+        if line.locates and name not in ("init", "doctor", "db path", "db stats", "db migrate", "db backup"):
             for code, out, err in (
                 agentos(*filled(line, good), cwd=odd, env=state),
                 agentos(*filled(line, good), cwd=repo, env={**state, "AGENTOS_WORKFLOW_DB": str(odd / "x.db")}),

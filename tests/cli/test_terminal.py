@@ -280,6 +280,22 @@ def test_three_thousand_tasks(terminal: Open, repo: Path) -> None:
 # --- questions --------------------------------------------------------------------------------------------------
 
 
+def test_a_gate_shows_what_an_agent_will_be_told(terminal: Open, repo: Path) -> None:
+    (repo / "told.yaml").write_text(
+        "tasks:\n  fix: {approve: Begin?, agent: command, command: [sh, fix.sh], prompt: Mend it, effects: none}\n"
+        "  look: {needs: fix, approval: Fine?, inputs: {text: '${{ tasks.fix.output.text }}'}}\n"
+    )
+    (repo / "fix.sh").write_text("echo all mended\n")
+    screen = terminal("run", "told.yaml", "--id", "mine")
+    screen.until(SHIP)
+    assert "prompt = Mend it" in screen.shown
+    assert 'command = ["sh","fix.sh"]' in screen.shown
+    screen.type("approve\n")
+    screen.until("text = all mended")
+    screen.type("approve\n")
+    assert screen.end() == 0
+
+
 def test_a_gate_shows_what_ran_and_what_will_run_and_takes_a_yes(terminal: Open, repo: Path) -> None:
     screen = terminal("run", "gated.py", "--id", "mine")
     screen.until(SHIP)

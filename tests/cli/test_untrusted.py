@@ -113,7 +113,6 @@ HOSTILE_IDS = [
     "`touch owned`",
     "x;touch${IFS}owned",
     "*",
-    "-rf",
     "a|b",
     "x\ny",
     f"x{ESCAPE}",
@@ -132,7 +131,7 @@ def test_nothing_is_completed_that_a_shell_would_run(agentos: Agentos, tmp_git_r
 
 
 def test_commands_to_type_are_quoted(agentos: Agentos, tmp_git_repo: Path) -> None:
-    for id in HOSTILE_IDS[:8]:
+    for id in HOSTILE_IDS[:7]:
         waiting(tmp_git_repo, id=id)
         shown = json.loads(agentos("show", "--json", "--", id, cwd=tmp_git_repo).out)
         assert shlex.split(shown["gates"][0]["command"]) == ["agentos", "approve", id, "approve:ship"]

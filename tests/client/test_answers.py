@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from agentos import client
-from agentos.client.answers import find_gate
+from agentos.client.answers import find_gate, open_gates
 from agentos.client.types import Pause
+from agentos.client.views import read_run
 from agentos.exceptions import CommandRefusedError
+from agentos.tasks.process.ancestors import acting_attempt
 from tests.workflow.support import soon
 
 
@@ -76,6 +80,50 @@ def test_a_gate_shows_what_it_asked_and_the_files_it_opened_on(repo: Path) -> No
     assert seen.snapshot == snapshots[0].snapshot
     assert seen.tree
     assert client.gate("both-1", "ship") == seen, "seen twice, it is the same"
+
+
+def test_all_that_a_run_asks_is_seen_as_each_of_it_is(repo: Path) -> None:
+    (repo / "workflows" / "two.yaml").write_text(
+        "name: two\ntasks:\n  a: {approve: 'A?', run: 'cat one.txt'}\n  b: {approve: 'B?', run: 'true'}\n"
+    )
+    (repo / "one.txt").write_text("one\n")
+    client.run(client.load("two"), workflow_id="two-1")
+    found = client.find_run("two-1")
+    gates = open_gates(found)
+    assert gates == [client.gate("two-1", "a"), client.gate("two-1", "b")]
+    first = read_run(found, at=gates[0].opened.seq)
+    assert [gate.opened.gate_id for gate in open_gates(found, first)] == ["approve:a"], "as of an event"
+
+
+def test_files_that_changed_since_a_gate_asked_make_it_another_one(repo: Path) -> None:
+    (repo / "workflows" / "one.yaml").write_text("name: one\ntasks:\n  a: {approve: 'A?', run: 'cat one.txt'}\n")
+    (repo / "one.txt").write_text("one\n")
+    client.run(client.load("one"), workflow_id="one-1")
+    seen = client.gate("one-1")
+    assert seen.changed == ()
+    (repo / "one.txt").write_text("two\n")
+    assert client.gate("one-1").changed == ("one.txt",)
+    with pytest.raises(CommandRefusedError, match="does not ask what was seen"):
+        client.approve("one-1", expect=seen.seen)
+    (repo / "one.txt").write_text("one\n")
+    assert client.approve("one-1", expect=seen.seen) == "applied"
+
+
+def test_what_speaks_through_a_surface_is_judged_as_the_surface_is(asked: Path) -> None:
+    marked = {**os.environ, "AGENTOS_ATTEMPT_ID": "run/task/1"}
+    with subprocess.Popen(["sleep", "60"], env=marked) as attempt, subprocess.Popen(["sleep", "60"]) as other:
+        try:
+            asyncio.run(soon(lambda: acting_attempt(pid=attempt.pid)))
+            for peers in ((attempt.pid,), (other.pid, attempt.pid), ()):
+                with pytest.raises(CommandRefusedError, match="is for a human"):
+                    client.answer("ask-1", approved=True, peers=peers)
+            assert client.answer("ask-1", approved=True, peers=(other.pid,)) == "applied"
+        finally:
+            attempt.kill()
+            other.kill()
+    sender = client.view("ask-1").gates[0].sender
+    assert sender is not None
+    assert sender.processes[0] == f"sleep {other.pid}"
 
 
 def test_an_answer_to_something_else_than_was_seen_is_refused(asked: Path) -> None:

@@ -50,7 +50,7 @@ class Backend:
 
     def empty(self) -> None:
         """No runs, without the cost of making a store anew."""
-        for table in ("run", "event", "blob", "plan", "checkpoint", "inbox"):
+        for table in ("run", "event", "blob", "plan", "checkpoint", "inbox", "schedule"):
             self.query(f"DELETE FROM {table}")  # noqa: S608
 
     @contextmanager

@@ -13,9 +13,9 @@ from typing import Any
 from agentos.exceptions import AgentosError, LeaseHeldError
 from agentos.ids import WorkflowId
 from agentos.store.holder import current_holder
-from agentos.store.port import PostedCommand
+from agentos.store.port import PostedCommand, RunFilter, RunLimit
 from tests.contract.backends import Backend
-from tests.contract.journals import NOON, RUNNING, Journal, create
+from tests.contract.journals import NOON, RUNNING, Journal, create, new_run
 
 
 def say(word: Any) -> None:
@@ -26,10 +26,11 @@ def wait() -> None:
     sys.stdin.readline()
 
 
-def hold(backend: Backend, workflow_id: str, lease_s: str) -> None:
+def hold(backend: Backend, workflow_id: str, lease_s: str, limit: str = "") -> None:
     """Create a run, hold its lease, and then write once more."""
     store = backend.open()
-    lease = create(store, workflow_id, float(lease_s))
+    more = {"limit": RunLimit(key="deploy", limit=int(limit))} if limit else {}
+    lease = create(store, workflow_id, float(lease_s), **more)
     journal = Journal(workflow_id)
     journal.start("a")
     store.append(lease, journal.take(), RUNNING)
@@ -53,6 +54,26 @@ def race(backend: Backend, workflow_id: str) -> None:
         say({"token": store.take_lease(WorkflowId(workflow_id), current_holder(), 60.0).token})
     except LeaseHeldError as error:
         say({"held": error.holder})
+    wait()
+
+
+def take(backend: Backend, lease_s: str, most: str) -> None:
+    """Take runs that wait, and hold them."""
+    store = backend.open()
+    taken = store.take_runs(RunFilter(), current_holder(), float(lease_s), int(most))
+    say([one.record.workflow_id for one in taken])
+    wait()
+
+
+def take_all(backend: Backend, most: str) -> None:
+    """Take all that others leave, a few at a time, when told to."""
+    store = backend.open()
+    say("ready")
+    wait()
+    found = []
+    while taken := store.take_runs(RunFilter(), current_holder(), 60.0, int(most)):
+        found += [one.record.workflow_id for one in taken]
+    say(found)
     wait()
 
 
@@ -81,7 +102,16 @@ def write(backend: Backend, workflow_id: str, commits: str) -> None:
     say("done")
 
 
+def fire(backend: Backend, workflow_id: str) -> None:
+    """Try to fire a slot of the only schedule when told to, together with others."""
+    store = backend.open()
+    [schedule] = store.read_schedules()
+    say("ready")
+    wait()
+    say(store.write_schedule(schedule, fire=new_run(workflow_id)))
+
+
 if __name__ == "__main__":
     name, address, action, *arguments = sys.argv[1:]
-    actions: dict[str, Callable[..., None]] = {"hold": hold, "race": race, "post": post, "write": write}
-    actions[action](Backend(name, address), *arguments)
+    actions: tuple[Callable[..., None], ...] = (hold, race, take, take_all, post, write, fire)
+    {one.__name__: one for one in actions}[action](Backend(name, address), *arguments)

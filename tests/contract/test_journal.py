@@ -65,6 +65,7 @@ SAMPLES: dict[type[ev.Event], dict[str, Any]] = {
         "until": NOON,
         "seconds": 1.5,
     },
+    ev.TaskPlaced: {"task_id": "a", "layer": 0, "attempt": 1, "runner": "dask", "handle": "0f1e"},
     ev.TaskSuspended: {"task_id": "a", "layer": 0, "attempt": 1, "waits": (2, 3)},
     ev.TaskUsage: {"task_id": "a", "layer": 0, "attempt": 1, "usage": ev.Usage(input_tokens=3, cost_usd=0.25)},
     ev.CoverChanged: {"gate_id": "approve:a", "task_id": "a", "files": {"ship.sh": "0" * 32}},
@@ -144,8 +145,6 @@ def test_an_older_token_writes_nothing_at_all(backend: Backend, store: StorePort
         store.append(stale, journal.take(), RUNNING, plan=b"stale", consumed=["c"])
     with pytest.raises(LeaseLostError):
         store.renew_lease(stale)
-    with pytest.raises(LeaseLostError):
-        store.delete_run(stale)
     store.release_lease(stale)
     record = second.find_run(RUN)
     assert (record.sequence, record.plan_revision, record.holder) == (0, 1, current_holder())
@@ -156,7 +155,7 @@ def test_an_older_token_writes_nothing_at_all(backend: Backend, store: StorePort
 def test_a_deleted_run_cannot_be_written_to_nor_one_made_after_it(backend: Backend, store: StorePort) -> None:
     stale = create(store, lease_s=0.0)
     second = backend.open()
-    second.delete_run(second.take_lease(RUN, current_holder(), 15.0))
+    assert second.delete_runs([second.find_run(RUN)]) == [RUN]
     create(second, "another")
     journal = Journal()
     journal.start("a")

@@ -316,6 +316,18 @@ class ForkedTheatre(Theatre):
         return super().resume(at=at)
 
 
+class QueuedTheatre(ForkedTheatre):
+    """A run is submitted, and a worker takes it."""
+
+    def run(self, *, at: str | None = None) -> Ended:
+        return self.play("-m", "agentos", "submit", self.flow, "--id", WORKFLOW_ID, at=at)
+
+    def resume(self, *, at: str | None = None) -> Ended:
+        if self.record() is None:  # whoever submitted it was killed before it was written down
+            return self.run(at=at)
+        return self.play("-m", "agentos", "worker", "--once", at=at)
+
+
 def make_repository(root: Path) -> None:
     """What `git init` makes and git needs, without the price of a process."""
     git = root / ".git"

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from tests.crash.harness import SAW, SCENARIOS, ForkedTheatre, make_repository
+from tests.crash.harness import SAW, SCENARIOS, ForkedTheatre, QueuedTheatre, make_repository
 from tests.crash.playing import Kill, Played, play
 from tests.postgres.server import fresh_url
 
@@ -37,8 +37,14 @@ READY = {
     'flow.add("last", "shell",': 'flow.add("last", "shell", isolation="worktree",',
 }
 """Each task as soon as it can; one that is not isolated could not be among them."""
-VARIANTS = {"ready": ("merges", READY), "migration": ("chain", {})}
-"""Scenarios made of others. `migration` is cut off under one schema and resumed under the next."""
+VARIANTS = {
+    "ready": ("merges", READY),
+    "migration": ("chain", {}),
+    "queued": ("chain", {}),
+    "queuedfiles": ("files", {}),
+}
+"""Scenarios made of others. `migration` is cut off under one schema and resumed under the next; what is queued is
+submitted, and a worker takes it."""
 NAMES = (*sorted(file.stem for file in SCENARIOS.iterdir() if file.suffix in (".py", ".yaml")), *VARIANTS)
 STORES = ("sqlite", "postgres")
 SHARES = 4 if ASKED else 1
@@ -115,7 +121,8 @@ def template(scenario: str) -> tuple[Path, str]:
 
 def stage(store: str, scenario: str, place: Path) -> ForkedTheatre:
     made, flow = template(scenario)
-    theatre = ForkedTheatre(place, f"{scenario}-{store}", flow, made)
+    kind = QueuedTheatre if scenario.startswith("queued") else ForkedTheatre
+    theatre = kind(place, f"{scenario}-{store}", flow, made)
     theatre.migrates = scenario == "migration"
     if store == "postgres":
         theatre.use_server(fresh_url())

@@ -10,7 +10,7 @@ from collections import Counter
 
 import pytest
 
-from agentos.crashpoints import CALL_POINTS, FILE_POINTS, ISOLATION_POINTS, POINTS
+from agentos.crashpoints import CALL_POINTS, FILE_POINTS, ISOLATION_POINTS, POINTS, QUEUE_POINTS
 from tests.crash import matrix
 from tests.marks import quick_first
 
@@ -30,5 +30,5 @@ def test_a_run_killed_and_resumed_ends_as_if_it_had_not_been(store: str, scenari
 def test_every_point_is_killed_at_in_some_scenario() -> None:
     cases = [case for scenario in matrix.NAMES for case in matrix.every_case("sqlite", scenario)]
     played = Counter(kill.point for case in cases for kill in case.kills)
-    assert {*POINTS, *FILE_POINTS, *ISOLATION_POINTS} - set(played) == set()
+    assert {*POINTS, *FILE_POINTS, *ISOLATION_POINTS, *QUEUE_POINTS} - set(played) == set()
     assert not set(CALL_POINTS) & set(played), "these are killed at in test_calls.py"

@@ -26,7 +26,8 @@ from tests.contract.backends import Backend
 from tests.contract.journals import RUN, RUNNING, Journal, create
 from tests.postgres.server import fresh_url, shared_url
 
-NEXT = Migration(2, "add_a_word", "ALTER TABLE run ADD COLUMN word text;")
+KNOWN = len(migrations.known_migrations())
+NEXT = Migration(KNOWN + 1, "add_a_word", "ALTER TABLE run ADD COLUMN word text;")
 STEPS = (*migrations.known_migrations(), NEXT)
 
 
@@ -70,9 +71,9 @@ def test_a_newer_schema_is_refused_and_left_as_it_is(url: str) -> None:
     open_store(url, steps=STEPS).close()
     before = tables(url)
     for options in ({}, {"readonly": True}):
-        with pytest.raises(NewerSchemaError, match="has schema 2; this version of AgentOS knows 1"):
+        with pytest.raises(NewerSchemaError, match=f"has schema {KNOWN + 1}; this version of AgentOS knows {KNOWN}"):
             open_store(url, **options)  # type: ignore[arg-type]
-    assert (tables(url), version(url)) == (before, "2")
+    assert (tables(url), version(url)) == (before, str(KNOWN + 1))
 
 
 def test_an_older_schema_is_migrated_by_who_writes_and_shown_by_who_looks(url: str) -> None:
@@ -86,13 +87,13 @@ def test_an_older_schema_is_migrated_by_who_writes_and_shown_by_who_looks(url: s
     old.release_lease(lease)
     looking = open_store(url, readonly=True, steps=STEPS)
     assert looking.find_run(RUN).sequence == 2
-    assert version(url) == "1"
+    assert version(url) == str(KNOWN)
     open_store(url, steps=STEPS).close()
-    assert version(url) == "2"
+    assert version(url) == str(KNOWN + 1)
     assert len(Backend("postgres", url).query("SELECT state FROM workflow_checkpoint")) == 1
-    with pytest.raises(NewerSchemaError, match="migrated to schema 2"):
+    with pytest.raises(NewerSchemaError, match=f"migrated to schema {KNOWN + 1}"):
         old.take_lease(RUN, current_holder(), 15.0)
-    with pytest.raises(NewerSchemaError, match="migrated to schema 2"):
+    with pytest.raises(NewerSchemaError, match=f"migrated to schema {KNOWN + 1}"):
         create(old, "another")
     old.close()
     looking.close()
@@ -101,10 +102,10 @@ def test_an_older_schema_is_migrated_by_who_writes_and_shown_by_who_looks(url: s
 def test_a_migration_that_fails_leaves_no_trace(url: str) -> None:
     open_store(url).close()
     before = tables(url)
-    broken = Migration(2, "broken", "ALTER TABLE run ADD COLUMN word text; SELECT nonsense;")
+    broken = Migration(KNOWN + 1, "broken", "ALTER TABLE run ADD COLUMN word text; SELECT nonsense;")
     with pytest.raises(CheckpointCorruptedError, match="nonsense"):
         open_store(url, steps=(*migrations.known_migrations(), broken))
-    assert (tables(url), version(url)) == (before, "1")
+    assert (tables(url), version(url)) == (before, str(KNOWN))
     open_store(url, steps=STEPS).close()
 
 
@@ -115,7 +116,7 @@ def test_many_that_open_at_once_make_or_migrate_it_once(url: str, first: str) ->
     with ThreadPoolExecutor(12) as threads:
         for store in threads.map(lambda _: open_store(url, steps=STEPS), range(12)):
             store.close()
-    assert version(url) == "2"
+    assert version(url) == str(KNOWN + 1)
 
 
 @pytest.mark.parametrize(

@@ -305,7 +305,6 @@ STOPPED = """
 import os, signal, sys
 from agentos.store.postgres.database import open_store
 from agentos.store.postgres import pool
-from agentos.store.port import Lease
 store = open_store(sys.argv[1])
 execute = pool.QuerySession.execute
 def stop_inside(self, name, *arguments):
@@ -314,7 +313,7 @@ def stop_inside(self, name, *arguments):
         os.kill(os.getpid(), signal.SIGSTOP)
     return execute(self, name, *arguments)
 pool.QuerySession.execute = stop_inside
-store.delete_run(Lease(workflow_id="run-1", token=1, lease_s=15.0))
+store.delete_runs([store.find_run("run-1")])
 """
 
 

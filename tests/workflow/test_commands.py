@@ -633,7 +633,7 @@ def test_a_run_that_begins_to_be_driven_meanwhile_gets_it_through_the_inbox(plac
 
     interrupted(place)
 
-    def take_lease(real: Any, workflow_id: Any, *args: Any) -> Any:
+    def take_lease(real: Any, workflow_id: Any, *args: Any, **more: Any) -> Any:
         raise LeaseHeldError(workflow_id, "somebody who was quicker")
 
     store = wrapped(place, take_lease=take_lease).open()

@@ -16,14 +16,12 @@ from agentos.cli.main import program
 from agentos.client import Client
 from agentos.store import journal_reader
 from agentos.store.holder import current_holder
-from agentos.store.port import Progress, RunStatus, StorePort
+from agentos.store.port import Progress, RunFilter, RunStatus, StorePort
 from agentos.store.postgres.address import read_address
 from agentos.workflow.look.doctor import examine
 from agentos.workflow.place.place import find_place
 from agentos.workflow.place.run_search import find_run
-from agentos.workflow.start.ready_run import DriveOptions
 from agentos.workflow.start.resume import find_target
-from agentos.workflow.start.worker import Worker, WorkerTarget
 from tests.contract.journals import NOON, new_run
 from tests.postgres.server import fresh_url
 
@@ -102,9 +100,10 @@ def look_into_the_inbox(repo: Path) -> None:
 
 
 def look_for_work(repo: Path) -> None:
-    worker = Worker([], tell=lambda report: None)
-    found = worker._find_candidates(WorkerTarget(place=find_place(repo), options=DriveOptions()), set())
-    assert [one.record.workflow_id for one in found] == ["old"]
+    with closing(find_place(repo).open()) as store:
+        found = store.take_runs(RunFilter(), current_holder(), 15.0, 10)
+        assert [one.record.workflow_id for one in found] == ["old"]
+        store.return_lease(found[0])
 
 
 LOOKS: dict[str, Callable[[Path], Any]] = {
@@ -120,7 +119,8 @@ LOOKS: dict[str, Callable[[Path], Any]] = {
 @pytest.mark.parametrize("what", LOOKS)
 def test_a_look_reads_what_it_is_for(repo: Path, read: list[str], what: str) -> None:
     LOOKS[what](repo)
-    assert 0 < len(read) <= FEW, what
+    least = 0 if what == "inbox" else 1  # none of these runs asks anything
+    assert least <= len(read) <= FEW, what
 
 
 def test_doctor_reads_what_is_under_way_and_counts_the_rest(repo: Path, read: list[str]) -> None:

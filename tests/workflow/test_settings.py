@@ -11,8 +11,10 @@ import pytest
 from agentos import Client, Workflow, run
 from agentos.client import resolve_drive_options
 from agentos.exceptions import WorkflowConfigurationError
+from agentos.tasks.cluster.cluster_settings import DaskSettings
 from agentos.tasks.llm.model_settings import CallLimits, LlmDefaults, Price
 from agentos.tasks.process.sandbox_settings import SandboxPaths
+from agentos.workflow.expiry.rules import Retention
 from agentos.workflow.place.location import find_location
 from agentos.workflow.place.settings import KINDS, Settings, explain_settings, load_settings
 from agentos.workflow.start.ready_run import DriveOptions
@@ -35,6 +37,8 @@ llm = {base_url = "http://localhost:11434/v1", key_command = ["pass", "show", "x
 limits.OPENAI_API_KEY = {slots = 2, per_minute = 60, per_day_usd = 5}
 limits.claude = {slots = 1}
 prices."gpt-x.1" = {input_per_million = 2, output_per_million = 8.5}
+retention = {complete = "30d", keep_last = 100}
+dask = {scheduler = "tls://scheduler:8786"}
 sandbox = {read = ["~/.pyenv"], write = ["/var/cache/x"], env = ["JAVA_HOME"]}
 """
 READ = Settings(
@@ -53,6 +57,8 @@ READ = Settings(
     llm=LlmDefaults(base_url="http://localhost:11434/v1", key_command=("pass", "show", "x")),
     limits={"OPENAI_API_KEY": CallLimits(slots=2, per_minute=60, per_day_usd=5.0), "claude": CallLimits(slots=1)},
     prices={"gpt-x.1": Price(input_per_million=2.0, output_per_million=8.5)},
+    retention=Retention(complete="30d", keep_last=100),
+    dask=DaskSettings(scheduler="tls://scheduler:8786"),
     sandbox=SandboxPaths(read=("~/.pyenv",), write=("/var/cache/x",), env=("JAVA_HOME",)),
 )
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from agentos import Context, RunFailedError, Workflow, resume, run
+from agentos import Client, Context, RunFailedError, Workflow, resume, run
+from agentos.client import load
 
 
 @pytest.fixture(autouse=True)
@@ -134,6 +136,54 @@ def test_where_steps_cannot_be_had_it_says_so() -> None:
     assert "another event loop" in errors["sync"]
 
 
+@pytest.mark.parametrize("isolation", ["", "process"])
+def test_what_nobody_awaits_fails_the_task(here: Path, isolation: str) -> None:
+    file = here / f"forgets_{isolation or 'here'}.py"  # modules stay imported
+    file.write_text(
+        "from agentos import Workflow\n"
+        "flow = Workflow('forgets')\n"
+        "@flow.task(isolation=%r)\n"
+        "async def pays(ctx):\n"
+        "    ctx.step(print, 'paid')\n"
+        "@flow.task(isolation=%r)\n"
+        "async def asks(ctx):\n"
+        "    await ctx.step(str, 1)\n"
+        "    ctx.wait_for('Sure?')\n"
+        "    return 'sure'\n"
+        "@flow.task(isolation=%r)\n"
+        "async def knows(ctx):\n"
+        "    ctx.sleep(1)\n" % ((isolation or None,) * 3)
+    )
+    done = run(load(str(file)), check=False)
+    assert done.status == "failed"
+    for task, verb in (("pays", "step"), ("asks", "wait_for"), ("knows", "sleep")):
+        assert f"ctx.{verb} was called and not awaited, so that nothing came of it" in done.errors[task]
+        assert f"Write `await ctx.{verb}(" in done.errors[task]
+
+
+def test_a_step_without_a_function_a_sleep_without_a_number_and_choices_without_a_list() -> None:
+    flow = Workflow("no")
+
+    async def charge() -> None: ...
+
+    @flow.task
+    async def called(ctx: Context) -> None:
+        await ctx.step(charge())  # type: ignore[arg-type]
+
+    @flow.task
+    async def sleeps(ctx: Context) -> None:
+        await ctx.sleep("5")  # type: ignore[arg-type]
+
+    @flow.task
+    async def chooses(ctx: Context) -> None:
+        await ctx.wait_for("Which?", choices="yes")
+
+    errors = run(flow, check=False).errors
+    assert "ctx.step takes a function and its arguments, as ctx.step(f, x), not <coroutine" in errors["called"]
+    assert "ctx.sleep takes seconds, as a number, not '5'" in errors["sleeps"]
+    assert "choices is a list of words, not 'yes'" in errors["chooses"]
+
+
 def test_a_value_that_cannot_be_stored_fails_at_the_step() -> None:
     flow = Workflow("no")
 
@@ -156,3 +206,49 @@ def test_secrets_are_masked_in_steps(monkeypatch: pytest.MonkeyPatch, here: Path
     kept = [path.read_bytes() for path in (here / ".agentos").rglob("*") if path.is_file()]
     assert any(b"[secret:SHOP_TOKEN]" in data for data in kept)
     assert not any(b"hush-hush" in data for data in kept)
+
+
+def test_a_run_that_is_imported_under_another_id_keeps_its_steps() -> None:
+    bank = Bank()
+    bank.failures = 1
+    flow = shop(bank, effects="external")
+    run(flow, workflow_id="r", check=False)
+    client = Client()
+    client.import_run(BytesIO(b"".join(client.export("r"))), workflow_id="copy")
+    assert resume("copy", workflow=flow).outputs["sell"] == [["tea", 1], "tea"]
+    assert bank.calls == ["tea", "ship tea", "ship tea"], "nothing is paid for twice"
+
+
+def test_a_run_that_goes_back_keeps_the_steps_before_the_checkpoint() -> None:
+    bank = Bank()
+    flow = Workflow("shop", schedule="ready")
+    charged = asyncio.Event()
+
+    @flow.task
+    async def begin() -> None: ...
+
+    @flow.task
+    async def other() -> None:  # its end closes the layer, while a task of the next one is on its way
+        await charged.wait()
+
+    @flow.task(effects="external")
+    async def sell(begin: None, ctx: Context) -> str:
+        await ctx.step(bank.charge, "tea")
+        asyncio.get_running_loop().call_later(0.05, charged.set)
+        await ctx.wait_for("Ship it?")
+        await ctx.step(bank.charge, "rice")
+        return "sold"
+
+    assert run(flow, workflow_id="r").status == "waiting"
+    [cut] = Client().checkpoints("r")
+    Client().send("r", {"type": "rollback", "checkpoint_id": cut.id})
+    assert resume("r", workflow=flow).status == "waiting"
+    Client().approve("r", "wait:sell~1")
+    assert resume("r", workflow=flow).status == "complete"
+    assert bank.calls == ["tea", "rice"]
+    assert resume(cut.id, workflow=flow).status == "waiting"
+    Client().approve("r", "ask:sell~2", choice="run-again")  # of what came after the checkpoint somebody is asked
+    assert resume("r", workflow=flow).status == "waiting"
+    Client().approve("r", "wait:sell~2")
+    assert resume("r", workflow=flow).status == "complete"
+    assert bank.calls == ["tea", "rice", "rice"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sqlite3
 import threading
 from pathlib import Path
@@ -41,6 +42,16 @@ class ImpatientPlace(Place, frozen=True, kw_only=True):
 
     def open(self, *, create: bool = False, readonly: bool = False) -> StorePort:
         return open_store(self.database, create=create, readonly=readonly, busy_s=0.05)
+
+
+class RemovedPlace(Place, frozen=True, kw_only=True):
+    """A place whose database is removed in the moment in which the lease's thread wants to open it."""
+
+    def open(self, *, create: bool = False, readonly: bool = False) -> StorePort:
+        away = Path(f"{self.database}.away")
+        if threading.current_thread().name.startswith("agentos-lease") and not away.exists():
+            os.rename(self.database, away)
+        return super().open(create=create, readonly=readonly)
 
 
 def impatient(folder: Path) -> Place:
@@ -136,6 +147,23 @@ def _is_free(place: Place) -> bool:
         return store.find_run("w").holder is None  # it could not be let go, and has run out
     finally:
         store.close()
+
+
+def test_a_database_removed_while_its_lease_is_taken_up_is_put_back(tmp_path: Path) -> None:
+    place = RemovedPlace(database=str(tmp_path / "runs.db"), root=tmp_path)
+    flow = Workflow("f")
+
+    async def waits() -> None:
+        await soon(lambda: (tmp_path / "runs.db.away").exists())
+
+    async def second(waits: None) -> str:
+        await soon(lambda: (tmp_path / "runs.db").exists())
+        return "there"
+
+    flow.add("waits", waits)
+    flow.add("second", second, needs=["waits"])
+    assert drive(place, flow, id="w").outputs["second"] == "there"
+    assert_well_formed(journal(place, "w"))
 
 
 def test_running_tasks_go_on_while_the_journal_cannot_be_written(tmp_path: Path) -> None:

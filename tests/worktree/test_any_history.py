@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -141,7 +142,7 @@ class Histories(RuleBasedStateMachine):
             assert user_state(self.root) == self.user
 
 
-TestHistories = Histories.TestCase
+TestHistories = pytest.mark.timeout(600)(Histories.TestCase)  # many processes: minutes on a busy machine
 TestHistories.settings = settings(
     max_examples=12,
     stateful_step_count=14,

@@ -68,10 +68,9 @@ def test_files_that_are_being_written_meanwhile(root: Path, worktree: Worktree, 
     with meanwhile(write):
         until = time.monotonic() + 2
         count = 0
-        while time.monotonic() < until:
+        while time.monotonic() < until or count < 3:  # on a busy machine one takes a second
             guard.snap(worktree, f"busy-{count}")
             count += 1
-    assert count >= 3
     guard.nothing_shows()
     worktree.store_git().ask("fsck", "--full")
 

@@ -60,7 +60,7 @@ def test_undo_snapshots_are_kept_by_age(root: Path, worktree: Worktree) -> None:
         undone.append(back(worktree, first).undo.id)
     assert retain_ids(worktree, RUN, [first.id], undo=2) == 2
     assert set(snapshot_refs(worktree).values()) == {first.id, *undone[2:]}
-    assert forget(worktree, RUN) == 3
+    assert forget(worktree, [RUN]) == 3
     assert collect(worktree).snapshots == 0
 
 

@@ -10,7 +10,6 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NoReturn
 
 from agentos.cli.output import forget, say
-from agentos.cli.render.text import printable, printable_lines
 from agentos.exceptions import (
     AgentosError,
     ExpressionError,
@@ -21,6 +20,7 @@ from agentos.exceptions import (
     TryAgainError,
     WorkflowDefinitionError,
 )
+from agentos.render.text import printable, printable_lines
 
 if TYPE_CHECKING:
     from agentos.client.places import PlaceProblem

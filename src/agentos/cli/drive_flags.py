@@ -11,10 +11,10 @@ import click
 import msgspec
 
 from agentos.cli.output import say
-from agentos.cli.render.text import printable
 from agentos.cli.terminal.session import Gates, Manner, Show
 from agentos.client.places import VARIABLE, unused_old_database
 from agentos.client.runs import resolve_drive_options
+from agentos.render.text import printable
 
 if TYPE_CHECKING:
     from agentos.client.types import DriveOptions, Place

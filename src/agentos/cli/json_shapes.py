@@ -36,7 +36,9 @@ def output_type(name: str) -> Any | None:
     """What `NAME --json` prints (each line of it, where it prints lines); None where it is not said."""
     group, _, part = name.partition(" ")
     output = getattr(import_module(module_of(group)), "OUTPUT", None)
-    return output.get(part) if isinstance(output, dict) else None if part else output
+    if isinstance(output, dict):  # a group; one that does something itself has the empty name
+        return output.get(part)
+    return None if part else output
 
 
 def output_schema(name: str) -> dict[str, Any]:

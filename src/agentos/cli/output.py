@@ -10,14 +10,18 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from agentos.cli.render.text import escape_json, printable
 from agentos.exceptions import SnapshotError, TryAgainError
 from agentos.ids import short_id
+from agentos.render.text import count, escape_json, printable
 
 if TYPE_CHECKING:
     from agentos.client.answers import Became
+    from agentos.client.files import LeftAlone, RestoreReport
     from agentos.client.places import FoundRun
     from agentos.client.worktree import Client
+
+MOST_LEFT = 200
+"""So many paths that were left alone are shown to people; programs get all."""
 
 
 def say(text: str) -> None:
@@ -72,3 +76,35 @@ def give_space_back(client: Client) -> None:
         client.collect()
     except (SnapshotError, TryAgainError) as error:
         say(f"The space of snapshots is given back by a later prune: {printable(error.message)}")
+
+
+def show_put_back(shown: RestoreReport, source: str) -> None:
+    """What a restore did, or would do: the paths to stdout, the rest to stderr."""
+    from agentos.render.value_text import change_lines  # not for a program that only says something
+
+    for line in change_lines(shown.changes):
+        click.echo(line)
+    paths = count(len(shown.changes), "path")
+    _say_all("Left as it is", shown.left)
+    _say_all("Not in the snapshot", shown.missing)
+    if not shown.done:
+        say(f"{paths} would be put back to {source}. Nothing was changed.")
+        return
+    say(f"{paths} put back to {source}." if shown.changes else f"The files are those of {source} already.")
+    if shown.head is not None:
+        say(f"HEAD is at {_head(shown.head.branch, shown.head.commit)}, it was at "
+            f"{_head(shown.head.from_branch, shown.head.from_commit)}.")  # fmt: skip
+    if shown.changes:
+        say(f"What was there is snapshot {shown.undo}: `agentos undo` brings it back.")
+
+
+def _say_all(what: str, rows: Sequence[LeftAlone]) -> None:
+    for row in rows[:MOST_LEFT]:
+        say(f"{what}: {printable(row.path)} ({printable(row.why)})")
+    if len(rows) > MOST_LEFT:
+        say(f"{what}: {len(rows) - MOST_LEFT:,} more")
+
+
+def _head(branch: str | None, commit: str | None) -> str:
+    name = printable(branch.removeprefix("refs/heads/")) if branch else "no branch"
+    return f"{name} ({commit[:12] if commit else 'no commit'})"

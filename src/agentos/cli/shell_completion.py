@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from agentos.cli.render.text import printable, short
+from agentos.render.text import printable, short
 
 if TYPE_CHECKING:
     from agentos.client.places import Place

@@ -1,46 +1,57 @@
-"""What waits for an answer, in every worktree known; what a gate showed; and answering, to the outcome."""
+"""What a gate showed, and answering it, to the outcome."""
 
 from __future__ import annotations
 
 import os
 import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
-from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from agentos import typed
-from agentos.client.places import FoundRun, PlaceProblem, find_run, survey
-from agentos.exceptions import AgentosError, CommandRefusedError, NotFoundError, WorkflowConfigurationError
-from agentos.ids import GateId, WorkflowId, short_id
+from agentos.client.places import FoundRun, find_run
+from agentos.client.waiting import approval_arguments, asked_now, evidence_of
+from agentos.exceptions import (
+    CheckpointCorruptedError,
+    CommandRefusedError,
+    EvaluationError,
+    WorkflowConfigurationError,
+)
+from agentos.ids import GateId, TaskId, short_id
 from agentos.machine import events as ev
 from agentos.machine.commands import ApprovalResponse, Command
-from agentos.machine.facts.fold import Facts, fold
-from agentos.machine.rules.gates import choice_argument, gate_choices, is_held, may_be_asked
+from agentos.machine.facts.fold import Facts, GateFacts, fold
+from agentos.machine.rules.gates import (
+    changed_files,
+    choice_argument,
+    command_words,
+    is_held,
+    may_be_asked,
+)
 from agentos.machine.rules.merges import answer_to
-from agentos.store.port import UNDER_WAY, RunRecord, StorePort
+from agentos.machine.rules.requests import check_choice
+from agentos.machine.signed_text import signed_text
+from agentos.store.port import StorePort
 from agentos.workflow.define.plans import plan_of_run
 from agentos.workflow.look.attempt_evidence import gate_evidence
 from agentos.workflow.look.gate_context import GateContext, gate_context
-from agentos.workflow.look.run_view import AttemptEvidence, read_journal
+from agentos.workflow.look.run_view import AttemptEvidence, StoredRun, read_journal
 from agentos.workflow.place.location import check_private
-from agentos.workflow.place.place import Place, is_home, scope_now
-from agentos.workflow.place.run_search import own_store, places, reading
+from agentos.workflow.place.place import Place, was_begun_here
+from agentos.workflow.place.run_search import reading
 from agentos.worktree.git import find_repository
 
 if TYPE_CHECKING:
     from agentos.workflow.drive.drive import Drive
 
 __all__ = [
-    "Became", "Gate", "GateContext", "Inbox", "InboxGate", "answer", "answer_to", "approval_arguments", "approve",
-    "author_of", "choice_argument", "deliver", "evidence_of", "find_gate", "gate", "gate_context", "inbox", "is_held",
-    "may_be_asked", "reject", "send_to_drive", "vouched_value",
+    "Became", "Gate", "GateContext", "answer", "answer_to", "approval_arguments", "approve",
+    "author_of", "choice_argument", "deliver", "evidence_of", "find_gate", "gate", "gate_context", "is_held",
+    "may_be_asked", "open_gates", "reject", "send_to_drive", "sign_answer", "text_to_sign", "vouched_value",
 ]  # fmt: skip
 
 PATIENCE_S = 5.0
@@ -49,50 +60,6 @@ LOOK_S = 0.05
 
 Became = Literal["applied", "received", "kept"]
 """`received`: takes effect at the next layer boundary. `kept`: nobody has read it yet; it is durable."""
-
-
-class InboxGate(msgspec.Struct, frozen=True, kw_only=True):
-    """A gate that waits for an answer."""
-
-    workflow_id: str
-    name: str
-    """Of the workflow."""
-    root: str
-    """The worktree the run belongs to."""
-    gate_id: str
-    kind: str
-    task_id: str | None
-    question: str
-    inputs: str
-    """What the task would be given, as JSON, cut short: its inputs; a command as `run`, with what it refers to."""
-    covers: tuple[str, ...] | None
-    """Files that the command names: an approval is about these as they were when it asked. None: nobody looked."""
-    again: str
-    """Why it asks again, where files that an earlier approval was about have changed."""
-    by: str
-    """human or agent: who may answer."""
-    opened_at: datetime
-    deadline: datetime | None
-    status: str
-    """Of the run: other tasks may still be going."""
-    choices: tuple[str, ...]
-    """An approval names one of these with --choose, where there are some; of an interrupted task whether it ran."""
-    file: str
-    """A file to look at before answering, relative to the root; empty where there is none."""
-    approve: str
-    """What to type to say yes, or to take the first of the choices; works from anywhere. Where it asks whether a task
-    ran, --choose must be added."""
-    reject: str
-    """What to type to say no."""
-    evidence: AttemptEvidence | None
-    """Of a question whether an interrupted task ran: what there is to tell."""
-
-
-class Inbox(msgspec.Struct, frozen=True, kw_only=True):
-    """Every open gate, newest first, and what could not be looked at."""
-
-    gates: list[InboxGate]
-    problems: list[PlaceProblem]
 
 
 class Gate(msgspec.Struct, frozen=True, kw_only=True):
@@ -106,103 +73,12 @@ class Gate(msgspec.Struct, frozen=True, kw_only=True):
     """The newest snapshot of the files when it opened; empty where there was none."""
     tree: str
     """The tree of that: the files that an answer is about."""
+    changed: tuple[str, ...]
+    """Of the files that it covers those that are others by now: once the run goes on, it asks again. `.` stands for all
+    files of the worktree."""
     seen: str
-    """Stands for all that was asked, and for that tree: `approve(…, expect=seen)` answers this and nothing else."""
-
-
-# --- what waits -----------------------------------------------------------------------------------------------------
-
-
-def inbox(repo: str | Path | None = None) -> Inbox:
-    """What waits for an answer, newest first: in `repo` if given, else here and in every worktree known.
-
-    A run or a place that cannot be read is told as a problem, and hides nothing else.
-    """
-    asked = places(everywhere=repo is None, repo=Path(repo) if repo is not None else None)
-    troubled: list[PlaceProblem] = []
-    found, problems = survey(asked, lambda place: _open_gates(place, troubled, one_of_several=len(asked) > 1))
-    gates = sorted((gate for _, gate in found), key=lambda gate: gate.opened_at, reverse=True)
-    return Inbox(gates=gates, problems=[*problems, *troubled])
-
-
-def _open_gates(place: Place, troubled: list[PlaceProblem], *, one_of_several: bool) -> list[InboxGate]:
-    remembered = cache(scope_now)
-
-    def where(record: RunRecord) -> str:
-        """Which run is meant, where another worktree may keep one of the same id."""
-        if place.is_shared:
-            root = record.root if is_home(record, remembered) else ""
-        elif record.root not in ("", str(place.root)):  # who names another root says that the run has moved there
-            root = ""
-        else:  # whether --repo leads to this very database
-            root = str(place.root) if one_of_several and Path(place.database).is_relative_to(place.root) else ""
-        return f" --repo {shlex.quote(root)}" if root else ""
-
-    gates: list[InboxGate] = []
-    try:
-        with reading(place) as store:
-            for record in store.list_runs(statuses=UNDER_WAY):
-                if record.kind == "states":
-                    continue
-                try:
-                    with own_store(place, store, record) as own:
-                        facts = fold(record.workflow_id, own.read_events(record.workflow_id))
-                        asked = _asked_now(own, facts)
-                        evidence = _evidence(own, place, asked)
-                except AgentosError as error:  # one damaged run must not hide what the others ask
-                    where_it_is = f"run {record.workflow_id} in {record.root}"
-                    troubled.append(PlaceProblem(where=where_it_is, error=error))
-                    continue
-                gates += [_inbox_gate(place, record, facts, opened, where(record), evidence) for opened in asked]
-    except NotFoundError:  # nothing was ever kept here
-        return []
-    return gates
-
-
-def _asked_now(store: StorePort, facts: Facts) -> list[ev.DecisionRequired]:
-    """The open gates of a run, but those about a task that runs again."""
-    opened = [facts.gates[gate_id].opened for gate_id in facts.open_gates]
-    if not opened or not facts.running:
-        return opened
-    plan = plan_of_run(store, facts.workflow_id)[0]
-    return [gate for gate in opened if not is_held(plan, facts, gate)]
-
-
-def _evidence(store: StorePort, place: Place, asked: list[ev.DecisionRequired]) -> dict[GateId, AttemptEvidence]:
-    if not any(gate.kind == "ask" for gate in asked):
-        return {}
-    return gate_evidence(read_journal(store, asked[0].workflow_id), place)
-
-
-def _inbox_gate(
-    place: Place,
-    record: RunRecord,
-    facts: Facts,
-    opened: ev.DecisionRequired,
-    where: str,
-    evidence: Mapping[GateId, AttemptEvidence],
-) -> InboxGate:
-    subject = f"{shlex.quote(short_id(record.workflow_id))} {shlex.quote(opened.gate_id)}{where}"
-    other = {
-        "workflow_id": record.workflow_id,
-        "name": record.name,
-        "root": record.root or str(place.root),
-        "covers": None if opened.covers is None else tuple(opened.covers),
-        "opened_at": opened.at,
-        "status": record.status,
-        "choices": gate_choices(opened),
-        "evidence": evidence.get(opened.gate_id),
-        "approve": f"agentos approve {subject}{approval_arguments(facts, opened)[0] if opened.kind != 'ask' else ''}",
-        "reject": f"agentos reject {subject}",
-    }
-    return typed.convert(msgspec.structs.asdict(opened) | other, InboxGate)
-
-
-def approval_arguments(facts: Facts, gate: ev.DecisionRequired) -> list[str]:
-    """What an approval needs beside the gate's name: each choice there is; of a merge, an example of one."""
-    if choices := gate_choices(gate):
-        return [choice_argument(gate.kind, choice) for choice in choices]
-    return ["".join(answer_to(facts, gate).partition(" --use ")[1:]) if gate.kind == "merge" else ""]
+    """Stands for all that was asked, for that tree, and for what has changed since: `approve(…, expect=seen)` answers
+    this and nothing else."""
 
 
 # --- one gate -------------------------------------------------------------------------------------------------------
@@ -215,26 +91,63 @@ def gate(run: FoundRun | str | None, gate_id: str | None = None, repo: str | Pat
     workflow_id = found.record.workflow_id
     with reading(found.place) as store:
         journal = read_journal(store, workflow_id)
+    return _gate(journal, gate_id, gate_evidence(journal, found.place))
+
+
+def open_gates(run: FoundRun, journal: StoredRun | None = None) -> list[Gate]:
+    """All that a run asks, by the time it was asked first. `journal` is what was read of it, perhaps as of an event.
+
+    Where that has only the beginning of an output which is to be shown, it is read whole.
+    """
+    from agentos.client.views import read_run  # most who answer look at one gate
+
+    try:
+        return _open_gates(journal or read_run(run))
+    except CheckpointCorruptedError:  # the beginning of an output is no JSON
+        then = journal.record.sequence if journal is not None and journal.as_of is not None else None
+        return _open_gates(read_run(run, at=then))
+
+
+def _open_gates(journal: StoredRun) -> list[Gate]:
     facts, plan = journal.facts, journal.plan
-    opened = facts.gates[gate_id].opened
-    files = fold(workflow_id, journal.events[: opened.seq]).files
+    asked = sorted((facts.gates[gate_id].opened for gate_id in facts.open_gates), key=lambda gate: gate.seq)
+    now = [gate for gate in asked if plan is None or not is_held(plan, facts, gate)]
+    return [_gate(journal, gate.gate_id, journal.evidence) for gate in now]
+
+
+def _gate(journal: StoredRun, gate_id: GateId, evidence: Mapping[GateId, AttemptEvidence]) -> Gate:
+    workflow_id, facts, plan = journal.record.workflow_id, journal.facts, journal.plan
+    opened, files = facts.gates[gate_id].opened, facts.files
+    if files is None or files.seq > opened.seq:
+        files = fold(workflow_id, journal.events[: opened.seq]).files
     tree = files.tree if files is not None else ""
-    asked = msgspec.json.encode([workflow_id, opened, tree])
+    changed = _changed_files(journal, facts.gates[gate_id])
+    asked = msgspec.json.encode([workflow_id, opened, tree, changed])
     return Gate(
         opened=opened,
         context=gate_context(plan, facts, opened) if plan is not None else GateContext(),
-        evidence=gate_evidence(journal, found.place).get(gate_id),
+        evidence=evidence.get(gate_id),
         snapshot=files.snapshot if files is not None else "",
         tree=tree,
+        changed=changed,
         seen=blake2b(asked, digest_size=16).hexdigest(),
     )
 
 
-def evidence_of(place: Place, workflow_id: str) -> Mapping[GateId, AttemptEvidence]:
-    """For each open gate of a run that asks whether an interrupted task ran: what there is to tell."""
-    with reading(place) as store:
-        journal = read_journal(store, WorkflowId(workflow_id))
-    return gate_evidence(journal, place)
+def _changed_files(journal: StoredRun, gate: GateFacts) -> tuple[str, ...]:
+    """Of the files that a gate covers those that are others now, as far as they are here to be looked at."""
+    task = journal.plan.tasks.get(gate.opened.task_id or TaskId("")) if journal.plan is not None else None
+    if journal.plan is None or task is None or gate.covers is None:
+        return ()
+    if journal.as_of is not None or not was_begun_here(journal.record):
+        return ()
+    from agentos.workflow.drive.drive_files import see_files  # few gates cover files
+
+    try:
+        words = command_words(journal.plan, journal.facts, task)
+    except EvaluationError:
+        return ()
+    return changed_files(gate.covers, see_files(Path(journal.record.root), task.id, words).files or {})
 
 
 def find_gate(run: FoundRun | str | None, given: str | None = None, repo: str | Path | None = None) -> GateId:
@@ -247,7 +160,7 @@ def find_gate(run: FoundRun | str | None, given: str | None = None, repo: str | 
     with reading(found.place) as store:
         events = store.read_events(found.record.workflow_id)
         facts = fold(found.record.workflow_id, events)
-        asked = {gate.gate_id for gate in _asked_now(store, facts)}
+        asked = {gate.gate_id for gate in asked_now(store, facts)}
     exact = GateId(given or "")
     if (facts.open_gates and not asked) or (exact in facts.open_gates and exact not in asked):
         run = shlex.quote(short_id(facts.workflow_id))
@@ -299,6 +212,7 @@ def approve(
     choice: str = "",
     output: Any = None,
     reason: str = "",
+    signature: str = "",
     author: str | None = None,
     expect: str = "",
     repo: str | Path | None = None,
@@ -306,10 +220,11 @@ def approve(
     """Say yes at a gate, found as `find_gate` does, and wait for what becomes of it. Does not resume by itself.
 
     Whether an interrupted task ran is answered with a choice: `it-ran`, and what it gave as `output` (of a command the
-    text that it printed), `did-not-run` or `run-again`. `expect` is `Gate.seen` of what the person was shown:
+    text that it printed), `did-not-run` or `run-again`. A gate with `by: signed` takes the `signature` that
+    `sign_answer` makes, or ssh-keygen of `text_to_sign`. `expect` is `Gate.seen` of what the person was shown:
     CommandRefusedError where that is not what is asked now.
     """
-    said = {"choice": choice, "output": output, "reason": reason}
+    said: dict[str, Any] = {"choice": choice, "output": output, "reason": reason, "signature": signature}
     return answer(run, gate_id, approved=True, author=author, expect=expect, repo=repo, **said)
 
 
@@ -318,12 +233,70 @@ def reject(
     gate_id: str | None = None,
     *,
     reason: str = "",
+    signature: str = "",
     author: str | None = None,
     expect: str = "",
     repo: str | Path | None = None,
 ) -> Became:
-    """Say no at a gate: the task behind it fails, and no resume runs it. Otherwise as `approve`."""
-    return answer(run, gate_id, approved=False, reason=reason, author=author, expect=expect, repo=repo)
+    """Say no at a gate: the task behind it fails, and no resume runs it. Otherwise as `approve`.
+
+    A no needs no signature, wherever it is said.
+    """
+    said: dict[str, Any] = {"reason": reason, "signature": signature}
+    return answer(run, gate_id, approved=False, author=author, expect=expect, repo=repo, **said)
+
+
+def text_to_sign(
+    run: FoundRun | str | None,
+    gate_id: str | None = None,
+    *,
+    approved: bool = True,
+    choice: str = "",
+    reason: str = "",
+    repo: str | Path | None = None,
+) -> str:
+    """What a signature of this answer is over, in the namespace `agentos-gate`: valid while it stays the same.
+
+    CommandRefusedError where the gate takes no signature.
+    """
+    found = find_run(run, repo)
+    meant = find_gate(found, gate_id)
+    with reading(found.place) as store:
+        plan, facts = plan_of_run(store, found.record.workflow_id)
+    if facts.gates[meant].opened.by != "signed":
+        raise CommandRefusedError(f"gate {meant!r} takes no signature", next_step="Answer it without one.")
+    if approved:
+        check_choice(facts.gates[meant].opened, choice)  # before a key asks for a touch
+    from agentos.workflow.define.run_secrets import hidden_command, masker_for  # few answers are signed
+
+    said = ApprovalResponse(gate_id=meant, approved=approved, choice=choice, reason=reason)
+    masked = hidden_command(said, masker_for(plan))  # as it will be stored
+    assert isinstance(masked, ApprovalResponse)
+    return signed_text(facts, masked)
+
+
+def sign_answer(
+    run: FoundRun | str | None,
+    gate_id: str | None = None,
+    *,
+    approved: bool = True,
+    choice: str = "",
+    reason: str = "",
+    key: Path | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+    repo: str | Path | None = None,
+) -> str:
+    """The signature for this answer, by `key`, or the key that git, ssh-agent or ~/.ssh offers; `tell` says which.
+
+    ssh-keygen has the terminal meanwhile, and may ask for a passphrase, a PIN or a touch.
+    """
+    from agentos.workflow.place.signatures import find_signing_key, sign  # few answers are signed
+
+    found = find_run(run, repo)
+    text = text_to_sign(found, gate_id, approved=approved, choice=choice, reason=reason)
+    chosen = find_signing_key(found.place.root, key)
+    tell(chosen.why)
+    return sign(text, chosen)
 
 
 def answer(
@@ -333,12 +306,13 @@ def answer(
     approved: bool,
     author: str | None = None,
     expect: str = "",
+    peers: Sequence[int] | None = None,
     repo: str | Path | None = None,
     **said: Any,
 ) -> Became:
     """Answer a gate, and wait for what becomes of it; `said` are further fields of the answer: `choice`, `output`, …
 
-    Durable on return. CommandRefusedError where it is refused, by whoever drives the run, too.
+    Durable on return. CommandRefusedError where it is refused, by whoever drives the run, too. `peers` as of `deliver`.
     """
     found = find_run(run, repo)
     meant = find_gate(found, gate_id)
@@ -347,7 +321,7 @@ def answer(
         raise CommandRefusedError(
             f"gate {meant!r} does not ask what was seen", next_step="Look at it once more, and answer that."
         )
-    return deliver(found, ApprovalResponse(gate_id=meant, approved=approved, **said), author)
+    return deliver(found, ApprovalResponse(gate_id=meant, approved=approved, **said), author, peers=peers)
 
 
 def vouched_value(run: FoundRun, gate_id: GateId, text: str | None) -> Any:
@@ -393,18 +367,25 @@ def send_to_drive(drive: Drive, command: Command, author: str | None = None) -> 
 
 
 def deliver(
-    run: FoundRun | str | None, command: Command, author: str | None = None, repo: str | Path | None = None
+    run: FoundRun | str | None,
+    command: Command,
+    author: str | None = None,
+    repo: str | Path | None = None,
+    *,
+    peers: Sequence[int] | None = None,
 ) -> Became:
     """Give the run a command, durable on return, and find out what became of it. CommandRefusedError if refused.
 
     A driver is given a few seconds to read it; abort, pause and answers to a run that nobody drives act at once.
+    `peers` are the processes that ask through this one, for a surface that others reach by a connection: what is part
+    of a run answers no human's gate, by whichever way. Of several it may be any; none are none that could be told.
     """
     from agentos.workflow.drive.command_delivery import send
 
     found = find_run(run, repo)
     with _writing(found.place) as store:
         before = store.find_run(found.record.workflow_id).sequence
-        sent = send(store, found.record.workflow_id, command, author=author_of(author))
+        sent = send(store, found.record.workflow_id, command, author=author_of(author), peers=peers)
         return "applied" if sent.applied else _outcome(store, found, sent.command_id, before)
 
 

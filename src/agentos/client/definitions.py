@@ -17,6 +17,7 @@ from agentos.dag.define.run_settings import Declaration, declarations
 from agentos.dag.define.schema import file_schema
 from agentos.dag.define.task import from_stored
 from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.candidates import candidate_keys
 from agentos.dag.plan.findings import Finding, nearest
 from agentos.dag.plan.plan import Plan
 from agentos.exceptions import (
@@ -35,6 +36,7 @@ from agentos.workflow.define.prompt_files import read_prompt_files
 from agentos.workflow.define.python_tasks import hint_lines
 from agentos.workflow.define.workflow_source import FOLDER, SUFFIXES, find_workflow, path_from_here
 from agentos.workflow.place.run_search import reading
+from agentos.workflow.start.ready_run import signers_for
 
 __all__ = [
     "FOLDER", "SUFFIXES", "CheckedFile", "FileProblem", "Parameter", "PlannedRow", "check", "drawing", "file_schema",
@@ -76,6 +78,8 @@ class PlannedRow(msgspec.Struct, frozen=True, kw_only=True):
     condition: str
     for_each: bool
     repeat: bool
+    candidates: list[str]
+    """Those that work on it side by side; empty where it is one task."""
 
 
 class Parameter(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,6 +112,8 @@ class CheckedFile(msgspec.Struct, frozen=True, kw_only=True):
     """layers or ready; empty where there are problems."""
     schedule_reason: str
     """Why it is that one."""
+    cron: str
+    """When it runs by itself, once `agentos schedule add` made that effective; empty where it says no times."""
     warnings: list[str]
 
 
@@ -158,6 +164,7 @@ def check(workflow: str, repo: str | Path | None = None) -> CheckedFile:
             params=[],
             schedule="",
             schedule_reason="",
+            cron="",
             warnings=[],
         )
     return CheckedFile(
@@ -169,14 +176,24 @@ def check(workflow: str, repo: str | Path | None = None) -> CheckedFile:
         params=_params(flow, plan),
         schedule=plan.settings.schedule,
         schedule_reason=_schedule_reason(plan),
+        cron=str(plan.settings.cron or ""),
         warnings=[
             *plan.warnings,
             *hint_lines(flow, plan, root),
             *filter(None, [keyless(plan, settings.llm)]),
             *look_ahead(plan, settings.models),
+            *_signer_problems(plan, root),
             *_misspelt_needs(flow, plan),
         ],
     )
+
+
+def _signer_problems(plan: Plan, root: Path) -> list[str]:
+    try:
+        signers_for(plan, root)
+    except RunRefusedError as error:
+        return [f"a run would be refused: {error.message}. {error.next_step.removeprefix('Nothing was run. ')}"]
+    return []
 
 
 def _schedule_reason(plan: Plan) -> str:
@@ -254,6 +271,7 @@ def _rows(plan: Plan) -> list[PlannedRow]:
             condition=definition.condition,
             for_each=definition.for_each is not None,
             repeat=definition.repeat is not None,
+            candidates=candidate_keys(definition),
         )
         for task in tasks
         for definition in (task.definition,)

@@ -30,7 +30,7 @@ from agentos.values import decode_value, encode_value
 if TYPE_CHECKING:
     from agentos.client.places import FoundRun, Place
     from agentos.client.process import Shield
-    from agentos.client.runs import Durability
+    from agentos.client.runs import Durability, Previewed
     from agentos.dag.define.workflow import Workflow
     from agentos.machine.board import GatePolicy
     from agentos.workflow.files.decisions import FilesChoice
@@ -72,6 +72,12 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = False
     as_stored: bool = False
     files: Literal["ask", "restore", "keep", "checkpoint"] = "ask"
+    only_look: bool = False
+    """Resume: tell what it would do, and end."""
+    fork: str = ""
+    """The checkpoint that a new run is to begin from."""
+    pairs: tuple[str, ...] = ()
+    """Fork: parameters that are others, as somebody would type them."""
 
 
 class _Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +89,8 @@ class _Report(msgspec.Struct, frozen=True, kw_only=True):
     next_step: str = ""
     more: dict[str, Any] = {}
     """Further fields of the error, as plain values."""
+    foreseen: dict[str, msgspec.Raw] = {}
+    """Where it was only to look: the fields of what it found."""
 
 
 def start_detached(
@@ -162,6 +170,77 @@ def resume_detached(
         strict=strict,
         as_stored=as_stored,
         files=files,
+    )
+
+
+def fork_detached(
+    run: FoundRun, checkpoint: str = "", *, workflow_id: str | None = None, params: Iterable[str] = ()
+) -> Detached:
+    """Begin a new run from a checkpoint of this one, as `fork` does, driven by a process that outlives this one.
+
+    Without `checkpoint` the newest is meant. `params` are those that are others than its parent's, as NAME=VALUE.
+    Returns once the driver holds the lease; what keeps it from driving is raised here.
+    """
+    from agentos.workflow.place.place import refuse_bad_id
+
+    refuse_bad_id(workflow_id)
+    begin = checkpoint or run.record.workflow_id
+    return _start_driver(run.place, {}, workflow_id=workflow_id or new_id(), fork=begin, pairs=tuple(params))
+
+
+def preview_detached(
+    run: FoundRun, *, rerun: Iterable[str] = (), as_stored: bool = False, files: FilesChoice = "ask"
+) -> Previewed:
+    """What `resume_detached` would do, as `preview_resume` tells it, however long this process has been running.
+
+    Nothing is imported in it: a workflow in a Python file is read by another process, as it is now.
+    """
+    from agentos.client.files import FilesForeseen
+    from agentos.client.places import RunRecord
+    from agentos.client.runs import (
+        Comparison,
+        Previewed,
+        ResumeOptions,
+        ResumePlan,
+        preview_resume,
+        resolve_drive_options,
+    )
+    from agentos.workflow.define.workflow_source import YAML, source_files
+
+    if as_stored or "".join(source_files(run.record.source)).endswith(YAML):
+        return preview_resume(
+            run.record.workflow_id,
+            place=run.place,
+            choices=ResumeOptions(rerun=frozenset(rerun)),
+            as_stored=as_stored,
+            options=resolve_drive_options(run.place.root)[1],
+            files=files,
+        )
+    request = _Request(
+        root=str(run.place.root),
+        database=run.place.database,
+        named=run.place.named,
+        settings={},
+        workflow_id=run.record.workflow_id,
+        target=run.record.workflow_id,
+        rerun=frozenset(rerun),
+        as_stored=as_stored,
+        files=files,
+        only_look=True,
+    )
+    with open(os.devnull, "wb") as nowhere:
+        said = _ask_driver(msgspec.json.encode(request), nowhere.fileno(), run.place.root)
+    if not said:
+        raise AgentosError("what a resume would do could not be found out", next_step="Try: agentos resume --dry-run")
+    report = typed.decode(said, _Report)
+    if report.error:
+        raise _error_from(report)
+    fields = {name: bytes(value) for name, value in report.foreseen.items()}
+    return Previewed(
+        record=typed.decode(fields["record"], RunRecord),
+        plan=typed.decode(fields["plan"], ResumePlan),
+        files=typed.decode(fields["files"], FilesForeseen) if fields["files"] != b"null" else None,
+        compared=typed.decode(fields["compared"], Comparison),
     )
 
 
@@ -257,9 +336,8 @@ def main() -> None:
         nonlocal telling
         if telling < 0:
             return False
-        with suppress(OSError):  # the caller is gone: that is what this process is for
-            os.write(telling, msgspec.json.encode(report))
-        os.close(telling)
+        with suppress(OSError), open(telling, "wb") as saying:  # the caller is gone: that is what this process is for
+            saying.write(msgspec.json.encode(report))
         telling = -1
         return True
 
@@ -283,17 +361,36 @@ def main() -> None:
 def _drive(asked: _Request, tell: Callable[[_Report], bool], shield: Shield) -> None:
     import asyncio
 
+    from agentos.client.definitions import typed_params
     from agentos.client.process import StopSignals
-    from agentos.client.runs import ResumeOptions, begin_run, drive, resolve_drive_options, resume_run
+    from agentos.client.runs import (
+        ResumeOptions,
+        begin_run,
+        drive,
+        fork_run,
+        preview_resume,
+        resolve_drive_options,
+        resume_run,
+    )
     from agentos.workflow.define.workflow_source import find_workflow, load_workflow
 
     place, options = resolve_drive_options(asked.root, **asked.settings)
     place = msgspec.structs.replace(place, database=asked.database, named=asked.named)
     options = msgspec.structs.replace(options, files=asked.files)
+    choices = ResumeOptions(rerun=asked.rerun, strict=asked.strict)
+    if asked.only_look:
+        found = preview_resume(
+            asked.target, place=place, choices=choices, as_stored=asked.as_stored, options=options, files=asked.files
+        )
+        fields = msgspec.structs.asdict(found).items()
+        tell(_Report(foreseen={name: msgspec.Raw(msgspec.json.encode(value)) for name, value in fields}))
+        return
 
     def prepare() -> Any:
+        if asked.fork:
+            changed = typed_params(asked.pairs)
+            return fork_run(place, asked.fork, workflow_id=asked.workflow_id, params=changed, options=options)
         if asked.target is not None:
-            choices = ResumeOptions(rerun=asked.rerun, strict=asked.strict)
             return resume_run(place, asked.target, as_stored=asked.as_stored, choices=choices, options=options)
         root = place.root
         workflow = load_workflow(asked.source, root) if asked.source else find_workflow(asked.file, root)
@@ -309,7 +406,7 @@ def _drive(asked: _Request, tell: Callable[[_Report], bool], shield: Shield) -> 
 
         with stopping.catch_signals():
             try:
-                await drive(place, prepare, started=on_start, adopts=True)
+                await drive(place, prepare, started=on_start, adopts=True, stands_in_line=False)
             except asyncio.CancelledError:
                 if stopping.received is None:
                     raise

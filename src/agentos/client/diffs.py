@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from agentos.client.places import FoundRun, find_run
-from agentos.exceptions import CheckpointNotFoundError, NotFoundError, RunNotFoundError, RunRefusedError
+from agentos.client.places import FoundRun, Place, find_run
+from agentos.exceptions import (
+    CheckpointNotFoundError,
+    GitError,
+    NotFoundError,
+    RunNotFoundError,
+    RunRefusedError,
+    SnapshotNotFoundError,
+)
 from agentos.ids import TaskId
+from agentos.machine.events import FilesCaptured
 from agentos.machine.facts.fold import fold, workflow_state
 from agentos.machine.state import WorkflowState
+from agentos.store.port import CheckpointRecord
 from agentos.workflow.define.plans import plan_of_run
+from agentos.workflow.files.restore import FileChange, file_changes
 from agentos.workflow.look.diffs import (
     FilesDiff,
     Moment,
@@ -25,11 +35,17 @@ from agentos.workflow.look.diffs import (
     diff_states,
     state_at,
 )
+from agentos.workflow.look.run_view import StoredRun
 from agentos.workflow.place.run_search import find_checkpoint, reading
+from agentos.worktree.snapshots.store import known_worktree
+from agentos.worktree.snapshots.trees import diff_trees
+
+if TYPE_CHECKING:
+    from agentos.client.answers import Gate
 
 __all__ = [
-    "FilesDiff", "Side", "StateChange", "StateDiff", "StateDifference", "TaskDiff", "diff", "run_with_task",
-    "task_diff",
+    "FilesDiff", "Side", "StateChange", "StateDiff", "StateDifference", "TaskDiff", "changed_files", "compare", "diff",
+    "gate_diff", "run_with_task", "task_diff",
 ]  # fmt: skip
 
 
@@ -76,23 +92,61 @@ def diff(
 
     Each is the id of a checkpoint, or of a run, which stands for its state as it is now; from any worktree known.
     """
-    before, old, files_before = _state(first, repo)
-    after, new, files_after = _state(second, repo)
-    found = diff_states(old, new)
-    files, patch = compare_files(files_before, files_after, paths)
-    same = found.is_empty and not files.changes
-    return StateDiff(first=before, second=after, same=same, difference=found, files=files, patch=None), patch
+    return _difference(_state(first, repo), _state(second, repo), paths)
+
+
+def compare(
+    run: FoundRun, first: CheckpointRecord | None, second: CheckpointRecord | None, *, paths: Collection[str] = ()
+) -> tuple[StateDiff, bytes]:
+    """The same for two checkpoints of one run; None stands for its state as it is now."""
+    one, other = (_state_of(run.place, cut) if cut is not None else _present_state(run) for cut in (first, second))
+    return _difference(one, other, paths)
+
+
+def changed_files(run: FoundRun, pairs: Iterable[tuple[str, str]]) -> Iterator[list[FileChange] | None]:
+    """What differs between each two trees of files that the run's journal names; None where that is not known any more.
+
+    One git process for each pair, once it is asked for.
+    """
+    asked = list(pairs)
+    worktree = known_worktree(run.place.root) if asked else None  # which asks git, too
+    for before, after in asked:
+        try:
+            yield file_changes(diff_trees(worktree.store_git(), before, after)) if worktree is not None else None
+        except (GitError, SnapshotNotFoundError):
+            yield None
+
+
+def gate_diff(run: FoundRun, gate: Gate) -> tuple[FilesDiff, bytes]:
+    """What had changed of files between the start of a run and the time when a gate opened, as a patch, too."""
+    root = run.place.root
+    with reading(run.place) as store:
+        events = store.read_events(run.record.workflow_id, upto=gate.opened.seq, whole=False)
+    base = next((event for event in events if isinstance(event, FilesCaptured)), None)
+    before = Moment(root=root, snapshot=base.snapshot if base else "", tree=base.tree if base else "")
+    return compare_files(before, Moment(root=root, snapshot=gate.snapshot, tree=gate.tree))
 
 
 def task_diff(
-    run: FoundRun | str | None, task: str, *, paths: Collection[str] = (), repo: str | Path | None = None
+    run: FoundRun | str | None,
+    task: str,
+    *,
+    paths: Collection[str] = (),
+    repo: str | Path | None = None,
+    journal: StoredRun | None = None,
 ) -> tuple[TaskDiff, bytes]:
-    """What the newest attempt at a task did to files, as a patch, too. What cannot be compared says why."""
+    """What the newest attempt at a task did to files, as a patch, too. What cannot be compared says why.
+
+    `journal` is what was read of the run already, perhaps as of an event.
+    """
     found = find_run(run, repo)
     run_id = found.record.workflow_id
-    with reading(found.place) as store:
-        events = store.read_events(run_id)
-        plan = plan_of_run(store, run_id)[0]
+    if journal is not None and journal.plan is not None:
+        events, plan = journal.events, journal.plan
+    else:
+        with reading(found.place) as store:
+            events = store.read_events(run_id)
+            plan = plan_of_run(store, run_id)[0]
     if task not in plan.tasks:
         raise NotFoundError(f"run {run_id} has no task {task!r}", next_step="`agentos show RUN` lists its tasks.")
     files, patch, others = compare_task(found.place.root, events, plan, TaskId(task), paths)
@@ -116,11 +170,31 @@ def run_with_task(run: str, task: str, repo: str | Path | None = None) -> FoundR
     return found
 
 
+def _difference(
+    one: tuple[Side, WorkflowState, Moment], other: tuple[Side, WorkflowState, Moment], paths: Collection[str]
+) -> tuple[StateDiff, bytes]:
+    found = diff_states(one[1], other[1])
+    files, patch = compare_files(one[2], other[2], paths)
+    same = found.is_empty and not files.changes
+    return StateDiff(first=one[0], second=other[0], same=same, difference=found, files=files, patch=None), patch
+
+
 def _state(given: str, repo: str | Path | None) -> tuple[Side, WorkflowState, Moment]:
     try:
-        place, checkpoint = find_checkpoint(given, Path(repo) if repo is not None else None)
+        return _state_of(*find_checkpoint(given, Path(repo) if repo is not None else None))
     except CheckpointNotFoundError:
-        return _present_state(given, repo)
+        pass
+    try:
+        return _present_state(find_run(given, repo))
+    except RunNotFoundError as error:
+        shown = given if len(given) <= 100 else f"{given[:99]}…"
+        raise NotFoundError(
+            f"no checkpoint and no run {shown!r}",
+            next_step="`agentos list` shows the runs, `agentos checkpoints RUN` what they keep.",
+        ) from error
+
+
+def _state_of(place: Place, checkpoint: CheckpointRecord) -> tuple[Side, WorkflowState, Moment]:
     with reading(place) as store:
         state = state_at(store, checkpoint)
         root = store.find_run(checkpoint.workflow_id).root
@@ -129,15 +203,7 @@ def _state(given: str, repo: str | Path | None) -> tuple[Side, WorkflowState, Mo
     return side, state, files
 
 
-def _present_state(given: str, repo: str | Path | None) -> tuple[Side, WorkflowState, Moment]:
-    try:
-        found = find_run(given, repo)
-    except RunNotFoundError as error:
-        shown = given if len(given) <= 100 else f"{given[:99]}…"
-        raise NotFoundError(
-            f"no checkpoint and no run {shown!r}",
-            next_step="`agentos list` shows the runs, `agentos checkpoints RUN` what they keep.",
-        ) from error
+def _present_state(found: FoundRun) -> tuple[Side, WorkflowState, Moment]:
     run = found.record.workflow_id
     with reading(found.place) as store:
         facts = fold(run, store.read_events(run))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
 import msgspec
 
+from agentos import typed
 from agentos.exceptions import AgentosError
-from agentos.store.port import CheckpointRecord, RunRecord, RunStatus
+from agentos.store.port import CheckpointRecord, RunMark, RunRecord, RunStatus, Scope, Waiting
 from agentos.workflow.place import run_search
 from agentos.workflow.place.location import FOLDER, Location, find_location, unused_old_database
 from agentos.workflow.place.place import Place, find_place, find_root
@@ -19,9 +21,31 @@ from agentos.workflow.place.settings import DATABASE_VARIABLE as VARIABLE
 from agentos.workflow.place.settings import load_settings
 
 __all__ = [
-    "FOLDER", "VARIABLE", "FoundRun", "Location", "Place", "PlaceProblem", "RunList", "RunRecord", "RunStatus",
-    "find_location", "find_place", "find_root", "find_run", "list_checkpoints", "list_runs", "load_settings",
-    "refuse_elsewhere", "repo_argument", "survey", "unused_old_database",
+    "FOLDER",
+    "VARIABLE",
+    "FoundRun",
+    "Location",
+    "Place",
+    "PlaceProblem",
+    "RunList",
+    "RunRecord",
+    "RunStatus",
+    "Scope",
+    "Waiting",
+    "decode_scope",
+    "find_in",
+    "find_location",
+    "find_place",
+    "find_root",
+    "find_run",
+    "list_checkpoints",
+    "list_places",
+    "list_runs",
+    "load_settings",
+    "refuse_elsewhere",
+    "repo_argument",
+    "survey",
+    "unused_old_database",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -59,26 +83,64 @@ def find_run(run: FoundRun | str | None = None, repo: str | Path | None = None) 
     return run if isinstance(run, FoundRun) else run_search.find_run(run, Path(repo) if repo is not None else None)
 
 
+def find_in(place: Place, run_id: str) -> FoundRun:
+    """The run of this id, or unique prefix, in one place that was listed. RunNotFoundError."""
+    with run_search.reading(place) as store:
+        record = store.find_run(run_id)
+    return FoundRun(place=run_search.at_home(place, record), record=record)
+
+
+def list_places(*, everywhere: bool = False, repo: str | Path | None = None) -> list[Place]:
+    """Where runs are kept: the place of this worktree, and with `everywhere` of all others known; each database once.
+
+    WorkflowConfigurationError where there is none.
+    """
+    return run_search.places(everywhere=everywhere, repo=Path(repo) if repo is not None else None)
+
+
+def decode_scope(body: bytes) -> Scope:
+    """Whose runs of a shared database are meant, from the JSON of `Place.scope`. ValueError."""
+    return typed.decode(body, Scope)
+
+
 def list_runs(
     repo: str | Path | None = None,
     *,
     everywhere: bool = False,
     statuses: Collection[RunStatus] = (),
     labels: Collection[str] = (),
+    name: str | None = None,
+    text: str = "",
+    before: FoundRun | None = None,
     limit: int | None = None,
 ) -> RunList:
     """Runs of this worktree, newest first; `everywhere`: of every worktree known, and all of a shared database.
 
-    Only those in one of the statuses, with one of the labels, where any are named, and at most `limit`. A place that
-    is asked alone raises; one among several that cannot be read is told as a problem.
+    Only those in one of the statuses, with one of the labels, where any are named, of the workflow `name`, with `text`
+    in id or name (letters from A to Z in either case), behind the run `before` in this very list, and at most `limit`.
+    A place that is asked alone raises; one among several that cannot be read is told as a problem.
     """
     asked = run_search.places(everywhere=everywhere, repo=Path(repo) if repo is not None else None)
-    rows, problems = survey(
-        asked, lambda place: run_search.list_runs(place, statuses=statuses, labels=labels, limit=limit)
-    )
+    asked.sort(key=lambda place: place.database)  # which of two comes first that began in the same moment
+
+    def list_place(place: Place) -> list[RunRecord]:
+        mark = None if before is None else _mark_of(before, place)
+        return run_search.list_runs(
+            place, statuses=statuses, labels=labels, name=name, text=text, before=mark, limit=limit
+        )
+
+    rows, problems = survey(asked, list_place)
     rows.sort(key=lambda row: row[1].created_at, reverse=True)
     runs = [FoundRun(place=run_search.at_home(place, record), record=record) for place, record in rows[:limit]]
     return RunList(runs=runs, problems=problems)
+
+
+def _mark_of(run: FoundRun, place: Place) -> RunMark:
+    """Where the list of this place goes on behind a run that may be of another one."""
+    at, there = run.record.created_at, run.place.database
+    if place.database == there:
+        return RunMark(created_at=at, workflow_id=run.record.workflow_id, scope=run.record.scope)
+    return RunMark(created_at=at if place.database > there else at - timedelta(microseconds=1))
 
 
 def refuse_elsewhere(run: FoundRun) -> NoReturn:

@@ -116,7 +116,7 @@ def _assumed_outputs(plan: Plan, assumed: Mapping[str, Any]) -> dict[TaskId, Any
     _refuse_unknown(plan, assumed)
     for task_id in assumed:
         definition = plan.tasks[TaskId(task_id)].definition
-        if definition.for_each is not None or definition.repeat is not None:
+        if definition.fans_out or definition.repeat is not None:
             raise RunRefusedError(f"{task_id!r} has items or rounds: assume what they need instead")
     return {TaskId(task_id): to_stored(value) for task_id, value in assumed.items()}
 

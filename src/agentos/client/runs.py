@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 import signal
 import sys
@@ -19,11 +20,12 @@ from agentos.client.places import repo_argument
 from agentos.client.process import StopSignals, keyboard_interrupt, may_catch_ctrl_c
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.selection import EVERY_TASK, LEFT_OUT, Selection
-from agentos.exceptions import AgentosError, UntrustedSettingsError, WorktreeBusyError
+from agentos.exceptions import AgentosError, QueueFullError, UntrustedSettingsError, WorktreeBusyError
 from agentos.ids import TaskId, short_id
 from agentos.machine.board import GatePolicy
 from agentos.machine.facts.fold import Facts
 from agentos.machine.resume import ResumeOptions, ResumePlan
+from agentos.tasks.cluster.cluster_settings import SCHEDULER_VARIABLE, ClusterSettings, DaskSettings
 from agentos.tasks.llm.model_settings import LlmDefaults
 from agentos.tasks.process.sandbox_settings import SandboxPaths, SandboxSettings
 from agentos.workflow.define.python_modules import refuse_while_loading
@@ -47,13 +49,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EVERY_TASK", "LEFT_OUT", "NO_DIFFERENCE", "Comparison", "DriveOptions", "Driven", "Durability", "FilesChoice",
-    "ParamsFor", "Previewed", "ResumeOptions", "Selection", "aresume", "arun", "begin_run", "drive", "fork",
-    "in_thread", "make_fork", "preview_resume", "resolve_drive_options", "resume", "resume_run", "run", "with_fork",
+    "ParamsFor", "Previewed", "ResumeOptions", "ResumePlan", "Selection", "aresume", "arun", "begin_run", "drive",
+    "fork", "fork_run", "in_thread", "make_fork", "preview_resume", "resolve_drive_options", "resume", "resume_run",
+    "run", "with_fork",
 ]  # fmt: skip
 
 Durability = Literal["full", "process"]
 TURN_S = 0.5
-"""How often a run that waits for the worktree's files looks whether they are free."""
+"""How often a run that waits for its turn, or for the worktree's files, looks again."""
 SURFACE = "agentos.cli.terminal.session"
 """What shows a run. By its name, and loaded once somebody wants to see one: it stands on this package, and a run that
 nobody looks at needs none of it."""
@@ -90,7 +93,7 @@ def run(
     the command that goes on.
     """
     refuse_while_loading("run")
-    _refuse_in_loop("await arun(...)")
+    refuse_in_loop("await arun(...)")
     place, options = resolve_drive_options(repo, gates=gates, durability=durability, keep=keep)
     selection = _until(until)
     result = _drive_blocking(
@@ -155,7 +158,7 @@ def resume(
     put all files back as the newest checkpoint (or the one named) has them. `check` and `show` as for `run`.
     """
     refuse_while_loading("resume")
-    _refuse_in_loop("await aresume(...)")
+    refuse_in_loop("await aresume(...)")
     place, options = resolve_drive_options(repo, gates=gates, durability=durability, keep=keep)
     options = msgspec.structs.replace(options, files=files)
     choices = ResumeOptions(rerun=frozenset(rerun), strict=strict)
@@ -241,7 +244,7 @@ def fork(
     keeps its state there; RunRefusedError where something is there already. It goes again only if no run begins in it.
     """
     refuse_while_loading("fork")
-    _refuse_in_loop("await asyncio.to_thread(fork, ...)")
+    refuse_in_loop("await asyncio.to_thread(fork, ...)")
     place, options = resolve_drive_options(repo, gates=gates, keep=keep)
     given: dict[str, Any] = {"workflow": workflow, "params": _params_for(params), "rerun": tuple(rerun)}
     given |= {"settings": settings, "starts": start}
@@ -381,12 +384,23 @@ def resolve_drive_options(
         models=msgspec.structs.replace(
             settings.models, untrusted=_why_untrusted(place.root, "llm") if settings.llm != LlmDefaults() else ""
         ),
+        cluster=_cluster_settings(place.root, settings.dask, settings.lease_s),
         sandbox=SandboxSettings(
             paths=settings.sandbox,
             untrusted=_why_untrusted(place.root, "sandbox") if settings.sandbox != SandboxPaths() else "",
         ),
     )
     return msgspec.structs.replace(place, durability=durability or settings.durability), options
+
+
+def _cluster_settings(root: Path, dask: DaskSettings, lease_s: float) -> ClusterSettings:
+    """Where tasks of a cluster go. What the user's own variable names needs no trust, and then only it counts, unless
+    the rest is trusted as well."""
+    untrusted = _why_untrusted(root, "dask") if dask != DaskSettings() else ""
+    if scheduler := os.environ.get(SCHEDULER_VARIABLE, "").strip():
+        known = DaskSettings(patience_s=dask.patience_s) if untrusted else dask
+        return ClusterSettings(dask=msgspec.structs.replace(known, scheduler=scheduler), lease_s=lease_s)
+    return ClusterSettings(dask=dask, lease_s=lease_s, untrusted=untrusted)
 
 
 def _why_untrusted(root: Path, section: str) -> str:
@@ -416,11 +430,14 @@ async def drive(
     *,
     started: Callable[[Drive], None] | None = None,
     adopts: bool = False,
-    on_wait: Callable[[str], None] | None = None,
+    on_wait: Callable[[str], None] = lambda why: None,
+    waits: bool = False,
+    stands_in_line: bool = True,
 ) -> Driven:
     """Prepare a run and drive it to the end of this drive. `started` gets the drive once it begins.
 
-    With `on_wait`, a run that another one keeps from the worktree's files waits for its turn; it is told why, once.
+    A run over the limit of its workflow waits for its turn, where the workflow says so, unless it is not to stand in
+    line. With `waits`, so does one that another run keeps from the worktree's files. `on_wait` is told why, once.
 
     `prepare` is a call of `begin_run` or `resume_run`, or what `with_fork` gives. `adopts`, for programs of our own: a
     process that a task leaves behind becomes a child of this one, and is seen.
@@ -431,7 +448,7 @@ async def drive(
         remember(place.root, place.database)
         return ready
 
-    ready = await _prepare_in_turn(prepare_and_remember, on_wait)
+    ready = await _prepare_in_turn(prepare_and_remember, on_wait, waits=waits, stands_in_line=stands_in_line)
     if isinstance(ready, Finished):
         return Driven(facts=ready.facts, began=False, plan=ready.plan)
     if not adopts:
@@ -443,14 +460,14 @@ async def drive(
 
 
 async def _prepare_in_turn(
-    prepare: Callable[[], Ready | Finished], on_wait: Callable[[str], None] | None
+    prepare: Callable[[], Ready | Finished], on_wait: Callable[[str], None], *, waits: bool, stands_in_line: bool
 ) -> Ready | Finished:
     told = False
     while True:
         try:
             return await prepare_run(prepare)
-        except WorktreeBusyError as busy:
-            if on_wait is None:
+        except (WorktreeBusyError, QueueFullError) as busy:
+            if not (busy.waits and stands_in_line if isinstance(busy, QueueFullError) else waits):
                 raise
             if not told:
                 on_wait(busy.message)
@@ -464,7 +481,8 @@ async def _drive(
     return result_of((await drive(place, prepare, started=started)).facts)
 
 
-def _refuse_in_loop(instead: str) -> None:
+def refuse_in_loop(instead: str) -> None:
+    """AgentosError where an event loop is running here, which a call that blocks would hold up."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:

@@ -33,11 +33,13 @@ from agentos.workflow.place.run_search import reading
 if TYPE_CHECKING:
     from agentos.workflow.look.agent_lines import AgentLines
 
-__all__ = ["LogLine", "RunLogs", "follow_logs", "logs", "watch_with_output"]
+__all__ = ["LogEnd", "LogLine", "RunLogs", "follow_logs", "logs", "printed_bytes", "watch_with_output"]
 
 LOOK_S = 0.1
 DRIVER_S = 0.5
 """How often a follower looks for new lines, and whether anybody still drives the run."""
+LONG = 4 << 20
+"""Of a log with more bytes than this `LogEnd` leaves out the middle."""
 
 
 def logs(
@@ -72,6 +74,18 @@ async def follow_logs(
     found = await asyncio.to_thread(RunLogs, run, task, attempt=attempt, raw=raw, repo=repo)
     async for lines in found.follow(tail):
         yield lines
+
+
+def printed_bytes(run: FoundRun, task: str) -> int:
+    """How much a task of a run has printed so far, items and rounds included. No log is read, only asked for its size.
+
+    The task's id is not checked: of one that is not there, nothing was printed.
+    """
+    size = 0
+    for file in log_files(run.place.kept_beside, run.record.workflow_id, [task]):
+        with suppress(OSError):  # just deleted
+            size += file.path.lstat().st_size if is_selected(file, task, None) else 0
+    return size
 
 
 class RunLogs:
@@ -150,6 +164,34 @@ class RunLogs:
     def _is_over(self) -> bool:
         with reading(self._found.place) as store:
             return store.find_run(self.workflow_id).holder is None
+
+
+class LogEnd:
+    """The last lines that a task printed, as `logs` has them; asked again, it reads only what came since."""
+
+    def __init__(self, run: FoundRun, task: str, *, most: int) -> None:
+        self._run, self._task, self._most = run, task, most
+        self._agents = _agent_lines()
+        self._ends: dict[Path, tuple[LogTail, deque[LogLine]]] = {}
+
+    def read(self, task_ids: Iterable[str]) -> list[LogLine]:
+        """What there is by now, in the order of time. `task_ids` are those of the run."""
+        for file in log_files(self._run.place.kept_beside, self._run.record.workflow_id, task_ids):
+            if file.path not in self._ends and is_selected(file, self._task, None):
+                self._ends[file.path] = self._begin(file), deque(maxlen=self._most)
+        for tail, kept in self._ends.values():
+            while lines := tail.more():
+                kept.extend(_readable(lines, self._agents))
+        found = sorted((line for _, kept in self._ends.values() for line in kept), key=lambda line: line.at)
+        return found[-self._most :]
+
+    def _begin(self, file: LogFile) -> LogTail:
+        with suppress(OSError):
+            if (size := file.path.lstat().st_size) > LONG:
+                for line in LogTail(file).more():  # which agent it is stands at the beginning
+                    self._agents.read(line)
+                return LogTail(file, size - LONG // 2)
+        return LogTail(file)
 
 
 def _agent_lines() -> AgentLines:

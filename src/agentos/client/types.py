@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from agentos.dag.plan.plan import Plan, PlannedTask
     from agentos.machine.board import GatePolicy
     from agentos.machine.facts.fold import Facts, GateFacts
-    from agentos.store.port import CheckpointRecord, RunRecord
+    from agentos.store.port import CheckpointRecord, RunRecord, RunStatus, StorePort
     from agentos.workflow.drive.drive import Drive
     from agentos.workflow.drive.event_stream import EventStream
     from agentos.workflow.files.decisions import FilesChoice
@@ -38,6 +38,6 @@ if TYPE_CHECKING:
 __all__ = [
     "DID_NOT_RUN", "IT_RAN", "RUN_AGAIN", "Abort", "ApprovalResponse", "CheckpointRecord", "Command", "Drive",
     "DriveOptions", "EventStream", "Facts", "FilesChoice", "Finished", "ForkWorktree", "GateFacts", "GatePolicy",
-    "InterruptedRun", "Pause", "Place", "Plan", "PlannedTask", "Ready", "RunRecord", "Worker", "Workflow", "events",
-    "parse_command",
+    "InterruptedRun", "Pause", "Place", "Plan", "PlannedTask", "Ready", "RunRecord", "RunStatus",
+    "StorePort", "Worker", "Workflow", "events", "parse_command",
 ]  # fmt: skip

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -13,8 +15,9 @@ from agentos.exceptions import AgentosError, NotFoundError
 from agentos.ids import WorkflowId
 from agentos.machine import events as ev
 from agentos.machine.rules.budgets import money
+from agentos.machine.rules.candidates import CandidateRow, recorded_table, winner_of
 from agentos.store.holder import is_alive
-from agentos.store.port import RunRecord, StorePort
+from agentos.store.port import RunRecord, RunStatus, StorePort
 from agentos.workflow.define.plans import decode_plan
 from agentos.workflow.look.attempt_evidence import gate_evidence
 from agentos.workflow.look.explanation import AttemptView, Explanation, explain, find_task
@@ -25,37 +28,55 @@ from agentos.workflow.look.run_view import (
     RunView,
     StoredRun,
     TaskView,
+    WaitingView,
+    journal_at,
     next_command,
     read_journal,
     run_view,
+    waiting_view,
 )
 from agentos.workflow.look.timeline import AttemptSpan, DriveSpan, IdleSpan, Timeline, WaitSpan, timeline_of
 from agentos.workflow.place.place import Place, find_place
 from agentos.workflow.place.run_search import reading
 
 __all__ = [
-    "AttemptEvidence", "AttemptSpan", "AttemptView", "DriveSpan", "Explanation", "GateView", "IdleSpan", "RunModel",
-    "RunView", "StoredRun", "TaskView", "Timeline", "WaitSpan", "money", "new_model", "next_command", "read_run",
-    "run_view", "timeline", "usual_ms", "view", "watch_all", "why",
+    "AttemptEvidence", "AttemptSpan", "AttemptView", "CandidateRow", "DriveSpan", "Explanation", "GateView", "IdleSpan",
+    "RunModel", "RunView", "StoredRun", "TaskView", "Timeline", "WaitSpan", "WaitingView", "money", "new_model",
+    "next_command", "read_run", "recorded_table", "run_view", "timeline", "timeline_of",
+    "usual_ms", "view", "waiting_view", "watch_all", "watch_place", "why", "winner_of",
 ]  # fmt: skip
 
+T = TypeVar("T")
 POLL_S = 0.1
 LOOK_S = 1.0
 """How often `watch_all` looks whether drivers still live; on a server, also for runs that it has not seen."""
+_DRIVEN: tuple[RunStatus, ...] = ("pending", "running", "waiting")
+"""In which a run may be while somebody drives it."""
 MOST_EVENTS = 5_000
 """A journal longer than this is not read for a guess."""
 MOST_RUNS = 200
 """Nor are runs looked for that are older than the newest of these."""
 
 
-def read_run(run: FoundRun | str | None = None, repo: str | Path | None = None, *, whole: bool = True) -> StoredRun:
+def read_run(
+    run: FoundRun | str | None = None,
+    repo: str | Path | None = None,
+    *,
+    whole: bool = True,
+    at: int | None = None,
+    known: StoredRun | None = None,
+) -> StoredRun:
     """Everything the store knows of a run, of one moment, even while somebody writes on.
 
-    Not `whole`: outputs of more than a megabyte only begin, for who shows no more of them.
+    Not `whole`: outputs of more than a megabyte only begin, for who shows no more of them. `at` is the sequence of an
+    event: the run as it stood once that was written. `known` is what was read of the run before, in the same way: only
+    what came since is read.
     """
     found = find_run(run, repo)
     with reading(found.place) as store:
-        journal = read_journal(store, found.record.workflow_id, whole=whole)
+        journal = read_journal(store, found.record.workflow_id, whole=whole, known=known)
+        if at is not None and at < len(journal.events):
+            return journal_at(store, journal, at)
     return replace(journal, evidence=gate_evidence(journal, found.place))
 
 
@@ -67,11 +88,16 @@ def view(run: FoundRun | str | None = None, repo: str | Path | None = None) -> R
     return run_view(read_run(run, repo))
 
 
-def why(run: FoundRun | str | None, task: str, repo: str | Path | None = None) -> Explanation:
-    """Why a task (by id or unique prefix, gone ones included) is as it is: attempts, needs, gates, the last verdict."""
+def why(
+    run: FoundRun | str | None, task: str, repo: str | Path | None = None, *, journal: StoredRun | None = None
+) -> Explanation:
+    """Why a task (by id or unique prefix, gone ones included) is as it is: attempts, needs, gates, the last verdict.
+
+    `journal` is what was read of the run already.
+    """
     found = find_run(run, repo)
     with reading(found.place) as store:
-        journal = read_journal(store, found.record.workflow_id)
+        journal = journal or read_journal(store, found.record.workflow_id)
         return explain(store, journal, find_task(journal, task))
 
 
@@ -116,24 +142,47 @@ async def watch_all(repo: str | Path | None = None, *, poll_s: float = POLL_S) -
     """
     import asyncio
 
-    from agentos.workflow.drive.patience import in_thread, run_to_end
+    async def pause() -> bool:
+        await asyncio.sleep(poll_s)
+        return False
 
     place = await asyncio.to_thread(find_place, repo, make=False)
-    while not place.exists():
-        await asyncio.sleep(poll_s)
-    store = await run_to_end(asyncio.to_thread(_open, place), undo=lambda left: left.close())
     known: dict[WorkflowId, RunRecord] = {}
-    try:
-        while True:
-            runs = {run.workflow_id: run for run in await in_thread(store.list_runs)}
+    async with aclosing(watch_place(place, lambda store: store.list_runs(), pause=pause)) as looks:
+        async for found in looks:
+            runs = {run.workflow_id: run for run in found}
             gone = known.keys() - runs.keys()
             changed = [
-                run for run in runs.values() if _without_lease(run) != _without_lease(known.get(run.workflow_id))
+                one for one in runs.values() if _without_lease(one) != _without_lease(known.get(one.workflow_id))
             ]
             if changed or gone or not known:
                 yield changed
             known = runs
-            await _wait_for_change(place, store, [run for run in runs.values() if run.holder is not None], poll_s)
+
+
+async def watch_place(
+    place: Place, look: Callable[[StorePort], T], *, pause: Callable[[], Awaitable[bool]]
+) -> AsyncGenerator[T]:
+    """What `look` finds in a store of the place: at once, then each time that something there may have changed.
+
+    Between two times a database file is asked for nothing but its data version, and `pause` is awaited: how long is its
+    own affair, and where it gives True the next look comes at once. A place where nothing was ever kept is waited at.
+    """
+    import asyncio
+
+    from agentos.workflow.drive.patience import in_thread, run_to_end
+
+    def look_around() -> tuple[T, list[RunRecord]]:
+        return look(store), [run for run in store.list_runs(statuses=_DRIVEN) if run.holder is not None]
+
+    while not place.exists():
+        await pause()
+    store = await run_to_end(asyncio.to_thread(_open, place), undo=lambda left: left.close())
+    try:
+        while True:
+            found, driven = await in_thread(look_around)
+            yield found
+            await _wait_for_change(place, store, driven, pause)
     finally:
         store.close()
 
@@ -154,9 +203,9 @@ def _without_lease(run: RunRecord | None) -> RunRecord | None:
     return None if run is None else replace(run, lease_until=None)
 
 
-async def _wait_for_change(place: Place, store: StorePort, driven: list[RunRecord], poll_s: float) -> None:
-    import asyncio
-
+async def _wait_for_change(
+    place: Place, store: StorePort, driven: list[RunRecord], pause: Callable[[], Awaitable[bool]]
+) -> None:
     from agentos.workflow.drive.patience import in_thread
 
     look_at = time.monotonic() + LOOK_S
@@ -166,4 +215,5 @@ async def _wait_for_change(place: Place, store: StorePort, driven: list[RunRecor
             if place.is_shared or any(run.holder is not None and is_alive(run.holder) is False for run in driven):
                 return
             look_at = time.monotonic() + LOOK_S
-        await asyncio.sleep(poll_s)
+        if await pause():
+            return

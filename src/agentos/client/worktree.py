@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from agentos import __version__
 from agentos.exceptions import CommandRefusedError
-from agentos.store.port import LEASE_S, CheckpointRecord, RunRecord, RunStatus, StorePort
+from agentos.store.port import CheckpointRecord, PrunedRun, RunRecord, RunStatus, StorePort
 from agentos.workflow.place import run_search
-from agentos.workflow.place.place import Place, find_place, is_of_another_host
+from agentos.workflow.place.place import Place, find_place
 
 if TYPE_CHECKING:
     from agentos.dag.define.workflow import Workflow
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from agentos.machine.resume import ResumePlan
     from agentos.workflow.drive.command_delivery import Sent
     from agentos.workflow.drive.result import RunResult
+    from agentos.workflow.expiry.expired_runs import RunsSize
+    from agentos.workflow.expiry.rules import Expiry
     from agentos.workflow.files.decisions import FilesChoice
     from agentos.workflow.transfer.run_copy import Imported
 
@@ -40,8 +43,9 @@ class Client:
 
     def own_runs(self) -> list[RunRecord]:
         """Those of this very worktree: a database may serve others, and a server's other hosts."""
-        here = (str(self.place.root), "")
-        return [one for one in self.list_runs() if one.root in here and not is_of_another_host(self.place, one)]
+        from agentos.workflow.expiry.expired_runs import is_own
+
+        return [one for one in self.list_runs() if is_own(self.place, one)]
 
     def find(self, workflow_id: str) -> RunRecord:
         """The record of a run, by id or unique prefix."""
@@ -142,13 +146,21 @@ class Client:
 
         The snapshots of the files that only they named are let go of; `collect` gives their space back.
         """
-        from agentos.workflow.files.retention import forget_unnamed_snapshots  # seldom needed, as is what follows
+        from agentos.workflow.expiry.run_deletion import prune_runs  # seldom needed, as is what follows
 
         with self._store(readonly=False) as store:
-            record = store.find_run(workflow_id)
-            deleted = store.prune(record.workflow_id, keep)
-            forget_unnamed_snapshots(self.place, store, record)
-            return deleted
+            pruned = prune_runs(self.place, store, [store.find_run(workflow_id)], keep)
+        return sum(one.deleted for one in pruned)
+
+    def prune_all(self, *, keep: int = 5) -> list[PrunedRun]:
+        """The same of every run kept here, newest first."""
+        from agentos.workflow.expiry.run_deletion import finish_deletions, prune_runs
+
+        if not self.place.exists():
+            return []
+        finish_deletions(self.place)
+        with self._store(readonly=False) as store:
+            return prune_runs(self.place, store, store.list_runs(), keep)
 
     def collect(self) -> None:
         """Give back the space of snapshots that were let go of. WorktreeBusyError while somebody uses the store."""
@@ -161,16 +173,38 @@ class Client:
 
         Its snapshots of the files are let go of, those for undo among them; `collect` gives their space back.
         """
-        from agentos.store.holder import current_holder
-        from agentos.workflow.drive.logs import delete_logs, refuse_foreign
-        from agentos.workflow.files.retention import forget_run_snapshots
+        from agentos.workflow.expiry.run_deletion import delete_run
 
         with self._store(readonly=False) as store:
-            record = store.find_run(workflow_id)
-            refuse_foreign(self.place.kept_beside, record.workflow_id)
-            store.delete_run(store.take_lease(record.workflow_id, current_holder(), LEASE_S))
-        delete_logs(self.place.kept_beside, record.workflow_id)
-        forget_run_snapshots(self.place, record)
+            delete_run(self.place, store, workflow_id)
+
+    def delete_runs(self, runs: Sequence[RunRecord], *, tell: Callable[[int], None] = lambda done: None) -> list[str]:
+        """Delete many, in batches; the ids of those that are gone. Left alone are those that somebody drives, or wrote
+        to since they were listed. `tell` is called after each batch, with how many are gone.
+
+        What was deleted stays so, however this ends; called again, it goes on.
+        """
+        from agentos.workflow.expiry.run_deletion import delete_runs
+
+        if not self.place.exists():
+            return []
+        with self._store(readonly=False) as store:
+            return [*delete_runs(self.place, store, runs, tell=tell)]
+
+    def expired_runs(self, expiry: Expiry) -> list[RunRecord]:
+        """Runs of this worktree that may go, oldest first; never one that is driven."""
+        from agentos.workflow.expiry.expired_runs import find_expired
+
+        if not self.place.exists():
+            return []
+        with self._store() as store:
+            return find_expired(self.place, store, expiry, datetime.now(UTC))
+
+    def measure_runs(self, runs: Sequence[RunRecord]) -> RunsSize:
+        """What these runs take, about."""
+        from agentos.workflow.expiry.expired_runs import measure_runs
+
+        return measure_runs(self.place, runs)
 
     def unknown_snapshots(self) -> dict[str, int]:
         """Runs that snapshots of files are kept of here and this database does not know, with how many.

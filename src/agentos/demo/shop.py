@@ -29,6 +29,31 @@ tasks:
     run: echo commit >> ../executions.log; git commit --quiet --all --message 'Keep prices as whole cents'
     effects: external
 """
+MENU = """\
+name: menu
+tasks:
+  items:
+    run: python -B -c 'import json, prices; print(json.dumps(sorted(prices.PRICES)))'
+    output: json
+    effects: none
+  priced:
+    for_each: ${{ tasks.items.output }}
+    as: name
+    run: sleep 0.2; grep -o ${{ name }}.*[0-9] prices.py
+    effects: none
+  test: {needs: priced, run: python -B test_cart.py && echo every price is right, effects: none}
+"""
+PRINT = """\
+name: print
+tasks:
+  proof:
+    run: python -B -c 'from cart import line; print(line("tea"))' | tee proof.txt
+  print:
+    needs: proof
+    approve: Print the menu as proof.txt has it?
+    run: cat proof.txt
+    effects: external
+"""
 CART = """\
 from prices import PRICES
 
@@ -43,6 +68,8 @@ def mean(items):
 """
 FILES = {
     "cents.yaml": WORKFLOW,
+    "menu.yaml": MENU,
+    "print.yaml": PRINT,
     "cart.py": CART,
     "prices.py": 'PRICES = {"tea": 2.50, "cake": 3.10}\n',
     "test_cart.py": """\

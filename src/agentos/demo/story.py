@@ -107,10 +107,11 @@ class DemoFailed(Exception):
     """The demonstration cannot go on; the text says why."""
 
 
-def main(*, keep: bool = False) -> int:
+def main(*, keep: bool = False, then: Callable[[Path], None] | None = None) -> int:
     """The exit status: 0 if all was as promised, 1 if not, 128 + n where signal n ended it.
 
-    Leaves nothing behind, however it ends; with `keep` the folder stays.
+    With `then` it is told up to the kill alone, and `then` gets the repository, with two more runs in it. Leaves
+    nothing behind, however it ends; with `keep` the folder stays.
     """
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
@@ -120,6 +121,10 @@ def main(*, keep: bool = False) -> int:
         folder = Path(tempfile.mkdtemp(prefix="agentos-demo-")).resolve()
         move_in(folder)
         story = Story(folder, keep=keep)
+        if then is not None:
+            story.tell_to_the_kill()
+            then(story.shop)
+            return 0
         story.tell()
         return 0 if story.kept_all_promises() else 1
     except KeyboardInterrupt:
@@ -165,6 +170,15 @@ class Story:
         self._approve_and_finish()
         self._look_for_repeats()
 
+    def tell_to_the_kill(self) -> None:
+        """And leave the rest to somebody at a page. Enter kills whatever drives a run then."""
+        self._introduce()
+        self._type_and_wait("agentos", "run", "menu.yaml", "--id", "menu")
+        self._type_and_wait("agentos", "run", "print.yaml", "--id", "print", "--gates", "stop")
+        self._start_and_kill()
+        self._say("\n3. Resume it on the page, and approve there. Enter here kills again what works then.\n", HEADING)
+        threading.Thread(target=self._kill_at_enter, daemon=True).start()
+
     def kept_all_promises(self) -> bool:
         kept = all(held for held, _ in self.promises)
         took = f"{time.monotonic() - self.began:.1f} s"
@@ -179,6 +193,7 @@ class Story:
     def end_processes(self) -> None:
         for command in self.commands:
             command.kill()
+        self._kill_drivers()
 
     # --- the parts ------------------------------------------------------------------------------------------------
 
@@ -256,6 +271,27 @@ class Story:
         )
         committed = {name: self._git("show", f"HEAD:{name}") for name in EDITED}
         self._promise(committed == EDITED, "each edit is in the commit, and none twice")
+
+    # --- those that others have started ---------------------------------------------------------------------------
+
+    def _kill_at_enter(self) -> None:
+        for _ in sys.stdin:
+            killed = self._kill_drivers()
+            self._say(f"$ kill -9 {' '.join(map(str, killed))}" if killed else "Nothing is at work now.", TYPED)
+
+    def _kill_drivers(self) -> list[int]:
+        """Kill, as a crash would, the drivers that a page started, and what they have started."""
+        holders = []
+        with suppress(AgentosError):  # nothing is kept yet
+            holders = [run.holder for run in self._client().list_runs() if run.holder is not None]
+        killed = []
+        for holder in holders:
+            with suppress(psutil.Error):
+                driver = psutil.Process(holder.pid)
+                for process in (driver, *driver.children(recursive=True)):
+                    process.kill()
+                    killed.append(process.pid)
+        return killed
 
     # --- commands, typed and waited for ---------------------------------------------------------------------------
 

@@ -20,7 +20,8 @@ from agentos.machine import events as ev
 from agentos.machine.facts.facts import FAILED
 from agentos.machine.facts.fold import Facts, TaskFacts, reduce
 from agentos.machine.frontier import Frontier, by_layers
-from agentos.machine.inputs import AttemptEnded
+from agentos.machine.inputs import AttemptEnded, FilesSeen
+from agentos.machine.rules.candidates import is_candidate
 from agentos.machine.rules.plan_changes import apply_change
 
 GatePolicy = Literal["wait", "stop", "reject"]
@@ -63,6 +64,8 @@ class Board(ABC):
         self.stop_asked = False
         self.drained = False
         """The process is asked to stop in order: nothing new starts."""
+        self.put_off = ""
+        """Why the run is put off: what it needs cannot be reached now."""
         self.uncut = False
         """No checkpoint is cut any more: one could not be."""
         self.captured_layer = -1
@@ -72,7 +75,7 @@ class Board(ABC):
         self.uncaptured = ""
         self.looks_wanted: set[TaskId] = set()
         """Tasks behind an approval: whoever drives looks at the files that their commands name, and says so."""
-        self.seen: dict[TaskId, dict[str, str]] = {}
+        self.seen: dict[TaskId, FilesSeen] = {}
         """What was seen of them in this step: a moment later it may be something else."""
         self.out: list[ev.Event] = []
         """Events of the present step."""
@@ -166,7 +169,9 @@ class Board(ABC):
                 error=error,
                 status=status,
                 agent=agent if status in FAILED else "",
+                files=given.result.files if given and is_candidate(self.plan, task) else None,
                 execution_time_ms=given.result.execution_time_ms if given else 0.0,
+                verified=given.result.verified if given else None,
             )
         )
 

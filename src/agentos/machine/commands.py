@@ -46,6 +46,8 @@ class ApprovalResponse(_Command, frozen=True, kw_only=True, tag="approval_respon
     output: Any = None
     """With `it-ran`: what the task gave; of a command the text that it printed. Of a merge: the versions chosen, or
     `agent:NAME`."""
+    signature: str = ""
+    """An SSH signature over `signed_text` of this answer, armored. At a gate with `by: signed` a yes needs one."""
 
 
 IT_RAN, DID_NOT_RUN, RUN_AGAIN = EFFECT_ANSWERS = ("it-ran", "did-not-run", "run-again")
@@ -104,6 +106,7 @@ AT_ONCE = (Abort, Pause, ApprovalResponse, Continue)
 
 
 _SHOWN = 3
+_LONGEST_SIGNATURE = 16_384
 
 
 class Sender(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -123,6 +126,22 @@ class Sender(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"{self.user or f'uid {self.uid}'}@{self.host}, {near or f'pid {self.pid}'}"
 
 
+class SignedAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The signature of an answer, verified before the answer counted."""
+
+    principal: str
+    """Who signed, as `.agentos-signers` names them."""
+    key: str
+    """The fingerprint of their key."""
+    text: str
+    """What was signed."""
+    signature: str
+    """Armored, as ssh-keygen makes and takes it."""
+
+    def __str__(self) -> str:
+        return f"{self.principal} (signed, {self.key})"
+
+
 class CommandRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A command with who asked for it and when."""
 
@@ -134,6 +153,10 @@ class CommandRequest(msgspec.Struct, frozen=True, kw_only=True):
     """None where an earlier version sent it."""
     at: datetime
     command: Command
+    signed: SignedAnswer | None = None
+    """Of an answer that has a signature: that it is valid, as whoever drives the run found."""
+    unsigned: str = ""
+    """Or why it is not."""
 
 
 def parse_command(raw: Mapping[str, Any]) -> Command:
@@ -189,4 +212,6 @@ def _out_of_range(command: Command) -> list[str]:
             return [f"choice {choice!r} and answer {answer!r} say one thing twice; leave `answer` out"]
         case ApprovalResponse(approved=False, choice=choice) if choice:
             return [f"choice {choice!r} needs approved: true"]
+        case ApprovalResponse(signature=signature) if len(signature) > _LONGEST_SIGNATURE:
+            return [f"a signature of {len(signature)} characters is none"]
     return []

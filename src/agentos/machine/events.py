@@ -15,7 +15,7 @@ from msgspec import Raw
 from agentos.dag.define.model_calls import OnLimit
 from agentos.dag.define.task import TaskDef
 from agentos.ids import EPOCH, CheckpointId, GateId, TaskId, WorkflowId
-from agentos.machine.commands import Sender
+from agentos.machine.commands import Sender, SignedAnswer
 
 NOTHING = Raw(b"null")
 """The stored form of no value; also the default, so that it costs no bytes."""
@@ -35,6 +35,10 @@ AtLimit = Literal["", "wait", "ask", "switch"]
 that is, or it goes on as another one."""
 
 
+ALL_FILES = "."
+"""Among the files that an approval is about: all of the worktree."""
+
+
 class TaskFailure(msgspec.Struct, frozen=True, kw_only=True):
     """An error as data."""
 
@@ -49,11 +53,15 @@ class TaskFailure(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.type}: {first}{' …' if rest else ''}" if self.text else self.type
 
 
-class TaskFiles(msgspec.Struct, frozen=True, kw_only=True):
+class TaskFiles(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an isolated task left in its own worktree, as snapshots: what it began with, and what it made of that."""
 
     base: str
     snapshot: str
+    paths: int = 0
+    """Of a candidate: how much it changed."""
+    added: int = 0
+    removed: int = 0
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -78,6 +86,15 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             cached_tokens=self.cached_tokens + other.cached_tokens,
             cost_usd=self.cost_usd + other.cost_usd,
             calls=self.calls + other.calls,
+        )
+
+    def beyond(self, known: Usage) -> Usage:
+        """What of this is not in what is known; without its cost."""
+        return Usage(
+            input_tokens=max(0, self.input_tokens - known.input_tokens),
+            output_tokens=max(0, self.output_tokens - known.output_tokens),
+            cached_tokens=max(0, self.cached_tokens - known.cached_tokens),
+            calls=max(0, self.calls - known.calls),
         )
 
 
@@ -120,6 +137,72 @@ class SourcesRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     salt: str = ""
 
 
+class Signers(msgspec.Struct, frozen=True, kw_only=True):
+    """Who may sign answers of a run: `.agentos-signers` of the commit that it began at."""
+
+    commit: str
+    text: str
+    """The file, in OpenSSH's allowed_signers form."""
+
+
+class VerifyCheck(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One command of a task's `verify`: how it ended, and on which files."""
+
+    command: str
+    """As it is written."""
+    exit_code: int | None = None
+    """None: it did not start, or did not end by itself."""
+    seconds: float = 0.0
+    said: str = ""
+    """The end of what it printed; masked."""
+    saw: str = ""
+    """The tree of the files when it began; empty where that is not known."""
+    tree: str = ""
+    """The same when it had ended: what it stands for. Another one than it saw where it changed files itself."""
+
+    @property
+    def passed(self) -> bool:
+        return self.exit_code == 0
+
+    @property
+    def changed_files(self) -> bool:
+        return bool(self.saw and self.tree and self.saw != self.tree)
+
+
+class Verification(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What an attempt was verified by."""
+
+    checks: tuple[VerifyCheck, ...]
+    """In order, up to the first that failed."""
+    not_run: tuple[str, ...] = ()
+    """Commands that would have come after that."""
+    tree: str = ""
+    """Of the files as the attempt left them; empty where that is not known."""
+    snapshot: str = ""
+    """Of that tree."""
+    unknown: str = ""
+    """Why the tree is not known."""
+
+    @property
+    def passed(self) -> bool:
+        return not self.not_run and all(check.passed for check in self.checks)
+
+
+class ShownCheck(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One command of the `verify` of a task before a gate, as the gate shows it."""
+
+    task_id: TaskId
+    command: str
+    exit_code: int | None = None
+    """None: it did not run, or did not end by itself."""
+    said: str = ""
+    """The end of what it printed; masked, and cut short."""
+    tree: str = ""
+    """The files that it stands for; empty where that is not known."""
+    stale: str = ""
+    """Why it tells nothing about the files as they were when the gate asked; empty where it does."""
+
+
 class MergeConflict(msgspec.Struct, frozen=True, kw_only=True):
     """A path that was changed in ways that do not go together."""
 
@@ -156,6 +239,8 @@ class WorkflowStart(Event, frozen=True, kw_only=True):
     resumed_from: int | None = None
     plan_revision: int = 1
     plan_fingerprint: str = ""
+    signers: Signers | None = None
+    """Of the first drive of a run with gates that take signed answers."""
 
 
 class LeaseTaken(Event, frozen=True, kw_only=True):
@@ -257,6 +342,18 @@ class TaskProcess(Event, frozen=True, kw_only=True):
     pgid: int
     started: float
     """When the kernel says the process began; tells a reused pid apart."""
+
+
+class TaskPlaced(Event, frozen=True, kw_only=True):
+    """The attempt is performed by another runner than the driver's own: durable, with its start, before it is handed
+    over. Until the attempt has ended, something may be at work under that handle, whatever became of the driver."""
+
+    type: ClassVar[str] = "task_placed"
+    task_id: TaskId
+    layer: int
+    attempt: int
+    runner: str
+    handle: str
 
 
 class TaskSession(Event, frozen=True, kw_only=True):
@@ -363,6 +460,7 @@ class TaskRetry(Event, frozen=True, kw_only=True):
     """It did not fail: the subscription of its agent is used up. That uses up no retry either."""
     switch: OnLimit | None = None
     """What it goes on as."""
+    verified: Verification | None = None
 
 
 class TaskComplete(Event, frozen=True, kw_only=True):
@@ -380,7 +478,11 @@ class TaskComplete(Event, frozen=True, kw_only=True):
     """Map of what the task set in the run's context, where it set anything."""
     files: TaskFiles | None = None
     """With `isolation: worktree`: what it changed, to be merged at the end of its layer. None: nothing."""
+    candidate: bool = False
+    """One of several: its files are kept, and merged only where the task that it is one of takes them over."""
     execution_time_ms: float = 0.0
+    verified: Verification | None = None
+    """By which commands, and on which files. None: it has no `verify`."""
 
 
 class TaskError(Event, frozen=True, kw_only=True):
@@ -395,7 +497,10 @@ class TaskError(Event, frozen=True, kw_only=True):
     status: EndedAs = "failed"
     agent: AgentEnd = ""
     """An agent whose session a resume may go on with: how this attempt ended."""
+    files: TaskFiles | None = None
+    """Of a candidate: what it had changed, to look at."""
     execution_time_ms: float = 0.0
+    verified: Verification | None = None
 
 
 class TaskSkipped(Event, frozen=True, kw_only=True):
@@ -530,18 +635,21 @@ class DecisionRequired(Event, frozen=True, kw_only=True):
     """An approval must name one of these, where there are some."""
     file: str = ""
     """A file to look at before answering, relative to the root."""
-    by: Literal["human", "agent"] = "human"
+    by: Literal["human", "agent", "signed"] = "human"
     shown: str = ""
     """Digest of what is asked about: the task's fingerprint and resolved inputs."""
     inputs: str = ""
     """The resolved inputs as text, cut short."""
     covers: dict[str, str] | None = None
     """Files that the task's command names, by their path from the root, with a digest of content and mode: an approval
-    is about these, too. None where nobody looked: the task has no command, or an earlier version asked."""
+    is about these, too. None where nobody looked: the task has no command, or an earlier version asked. Where tasks
+    before it were verified, `.` stands for all files of the worktree."""
     again: str = ""
     """Why it is asked again, where an earlier approval does not hold because of files."""
     changed: tuple[str, ...] = ()
     """The files that changed since that one."""
+    verified: tuple[ShownCheck, ...] = ()
+    """By what the tasks before it were verified, in order, and what of that is stale."""
     spent: Usage | None = None
     """Of a budget's gate: what had been spent when it asked."""
     step: int | None = None
@@ -568,6 +676,8 @@ class DecisionMade(Event, frozen=True, kw_only=True):
     """Which of the gate's choices an approval took."""
     output: Raw = NOTHING
     """For `happened`: what the effect returned. Of a merge: the version chosen for each path, or `agent:NAME`."""
+    signed: SignedAnswer | None = None
+    """Of an answer with a signature; `author` is the signer then."""
 
 
 class CoverChanged(Event, frozen=True, kw_only=True):
@@ -619,7 +729,7 @@ class PlanChanged(Event, frozen=True, kw_only=True):
     items: Raw = NOTHING
     """for_each: the list as it was expanded."""
     children: tuple[TaskId, ...] = ()
-    """for_each: the id of each item's task, in the order of the list."""
+    """for_each: the id of each item's task, in the order of the list; of candidates, theirs and the judge's."""
     min_layer: int = 0
     """New tasks come in this layer or later, so that none lands in one already passed."""
     under: str = ""
@@ -725,6 +835,7 @@ JournaledEvent = (
     | TaskStepStarted
     | TaskSleep
     | TaskSuspended
+    | TaskPlaced
 )
 """In the order of their stored type codes (1, 2, 3, …): append only, never reorder."""
 

@@ -20,10 +20,12 @@ from agentos.machine.events import (
     FilesRestored,
     MergeConflict,
     RunForked,
+    Signers,
     SourcesRecord,
     TaskFailure,
     TaskFiles,
     Usage,
+    Verification,
 )
 from agentos.machine.facts.facts import Facts
 from agentos.machine.resume import ResumePlan
@@ -58,12 +60,19 @@ class AttemptResult(msgspec.Struct, frozen=True, kw_only=True):
     """Ended because the drive stops."""
     cut_off: bool = False
     """It did not end by itself: it ran out of time, or was ended from outside. What it was doing may have happened."""
+    lost: bool = False
+    """It went down with the machine, the network or the scheduler it was on: no failure of its own, which uses up no
+    retry. Nothing of it is at work any more; with `cut_off` what it was doing may have happened."""
+    unreachable: str = ""
+    """Why nothing could be performed where it was to be: the run is put off until that is over."""
     suspended: tuple[int, ...] = ()
     """It did not end: its function sleeps or waits, and these are the steps it waits for."""
     agent: AgentEnd = ""
     """How its agent ended, where it has said so itself."""
     files: TaskFiles | None = None
     """What it changed in its own worktree."""
+    verified: Verification | None = None
+    """What its commands of `verify` said, and on which files."""
     execution_time_ms: float = 0.0
 
 
@@ -83,6 +92,8 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True):
     """Files that were put back before this drive."""
     warnings: tuple[str, ...] = ()
     """What users should know before it starts."""
+    signers: Signers | None = None
+    """For the first drive of a run: who may sign its answers."""
 
 
 class Planned(msgspec.Struct, frozen=True, kw_only=True):
@@ -269,6 +280,9 @@ class FilesSeen(msgspec.Struct, frozen=True, kw_only=True):
     task_id: TaskId
     files: dict[str, str] | None
     """By path from the root, with a digest of content and mode. None: nobody here can look."""
+    since: dict[str, tuple[str, ...]] = {}
+    """For trees that tasks before it were verified on: the paths that differ now. Without those that nobody can
+    compare."""
 
 
 class CoveredFilesChanged(msgspec.Struct, frozen=True, kw_only=True):

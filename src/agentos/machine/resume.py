@@ -10,6 +10,7 @@ from typing import Literal
 import msgspec
 
 from agentos.dag.language.references import references_in
+from agentos.dag.plan.candidates import child_id, contest_tasks
 from agentos.dag.plan.checks import changes_files, references_of
 from agentos.dag.plan.fingerprint import task_fingerprint
 from agentos.dag.plan.plan import Plan, PlannedTask, is_left_out
@@ -21,6 +22,7 @@ from agentos.machine.facts.facts import FAILED, begun_steps
 from agentos.machine.facts.fold import Facts, TaskFacts
 from agentos.machine.facts.task_reducers import SLEEP, WAIT
 from agentos.machine.frontier import fan_out_of
+from agentos.machine.rules.candidates import NONE_PASSED, choose
 from agentos.machine.rules.gates import newest_gate
 from agentos.machine.state import SUCCEEDED
 
@@ -334,11 +336,16 @@ class _Judge:
             self.undone.append(task.id)
             self.rerun(task, "what it did to files is undone", undone=True)
             return
+        if self._took_files(task) and self.options.files == "restored" and was.seq > self.options.restored_to:
+            self.reset[task.id] = None  # its candidates are kept, and the winner's files with them
+            self._add_verdict(task, "rerun", "what its winner did to files is undone, and merged once more")
+            return
         again = self._reason_to_repeat(task, changed=changed)
         items = self.facts.children.get(task.id, ())
-        item_again = any(self._reason_to_repeat(self.new.tasks[item]) for item in items if item in self.new.tasks)
-        if item_again and not again:
-            again = self._reason_to_expand_again(task)
+        reasons = ((item, self._reason_to_repeat(self.new.tasks[item])) for item in items if item in self.new.tasks)
+        item_again = next((f"{item}: {reason}" for item, reason in reasons if reason), "")
+        if item_again and not again and (whole := self._reason_to_expand_again(task)):
+            again = f"{item_again}; {whole}"
         if again:
             self.rerun(task, again)
         elif item_again:
@@ -353,7 +360,16 @@ class _Judge:
             self._add_verdict(task, "reuse", finished_reason(task))
 
     def _reason_to_expand_again(self, task: PlannedTask) -> str:
-        if task.definition.for_each is None:
+        if task.definition.candidates:
+            children = tuple(one.id for one in contest_tasks(task.definition))
+            if self.facts.children.get(task.id) not in (None, children):
+                return "its candidates are others now"
+            was = self.facts.task(task.id)
+            if was.error is not None and was.error.type == NONE_PASSED:
+                return "no candidate passed"
+            if was.status == "complete" and self._took_files(task):
+                return "what its winner did is in the files already"
+        elif task.definition.for_each is None:
             return "it is no fan-out any more"
         if task.definition.approve is None:
             return ""
@@ -471,7 +487,8 @@ class _Judge:
     def _is_undone(self, task: PlannedTask, was: TaskFacts) -> bool:
         """Whether putting the files back takes away what this finished task did to them."""
         undone = self.options.files == "restored" and was.seq > self.options.restored_to
-        isolated = task.definition.isolation == "worktree" and task.id not in self.facts.unmerged
+        kept_aside = task.id in self.facts.unmerged or task.id in self.facts.candidates
+        isolated = task.definition.isolation == "worktree" and not kept_aside
         half_done = self.facts.half_done
         points = (self.facts.files, half_done.before if half_done is not None else None)
         known = [point for point in points if point is not None and point.seq == self.options.restored_to]
@@ -480,6 +497,13 @@ class _Judge:
         changed = isolated or (changes_files(task.definition) and not kept)
         return undone and bool(was.attempts) and changed
 
+    def _took_files(self, task: PlannedTask) -> bool:
+        """Whether the task's own files are those of a candidate that won, and they were merged."""
+        if not task.definition.candidates or task.id in self.facts.unmerged:
+            return False
+        won = choose(self.facts, task.id)
+        return won is not None and child_id(task.id, won.key) in self.facts.candidates
+
     def _asks_before_repeating(self, task: PlannedTask, *, undone: bool) -> bool:
         """Whether repeating it needs an answer; `undone`: its files are those it began with."""
         return needs_answer(task) and not (undone and not task.definition.external)
@@ -487,7 +511,7 @@ class _Judge:
     def _has_run(self, task: PlannedTask) -> bool:
         """Whether anything was done for it; in a fork that may have been its parent, which counts no attempt here."""
         was, definition = self.facts.task(task.id), task.definition
-        does_nothing = definition.kind == "approval" or definition.for_each is not None or definition.repeat is not None
+        does_nothing = definition.kind == "approval" or definition.fans_out or definition.repeat is not None
         return bool(was.attempts) or (was.status in SUCCEEDED and not does_nothing)
 
     def _asks_about_cut_off(self, task: PlannedTask, was: TaskFacts, *, undone: bool) -> bool:
@@ -512,7 +536,8 @@ class _Judge:
         elif self.facts.half_done is not None and task.id in self.facts.half_done.tasks:
             reason += _FILES[self.options.files]
         if task.id in self.facts.children:
-            reason = "its items are looked at one by one"
+            parts = "candidates" if task.definition.candidates else "items"
+            reason = f"its {parts} are looked at one by one"
         self._add_verdict(task, "run", reason + _edit_note(changed))
 
 
@@ -555,6 +580,8 @@ def unfinished_reason(was: TaskFacts) -> str:
     """How a task stands that has not ended, and that nothing keeps from going on."""
     if was.suspended and (until := was.sleeps_until) is not None:
         return f"sleeps until {until:%Y-%m-%d %H:%M:%S} UTC"
+    if was.status == "retrying" and was.limit == "wait" and was.not_before is not None:
+        return f"waits for the end of a limit, until {was.not_before:%Y-%m-%d %H:%M:%S} UTC"
     if was.steps and was.status == "pending":
         return _steps_reason(was)
     return {"waiting": "waits at its gate", "retrying": "waits for its next attempt"}.get(was.status, "not yet run")

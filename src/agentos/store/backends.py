@@ -42,6 +42,10 @@ class Backend(msgspec.Struct, frozen=True, kw_only=True):
         statistics: Statistics = self._load("stats", database)
         return statistics
 
+    def copies(self, database: str) -> Any:
+        """The module `copies`: how a whole database is copied and put back. Each store has its own way."""
+        return self._load("copies", database)
+
     def _load(self, module: str, database: str) -> Any:
         try:
             return import_module(f"{self.package}.{module}")

@@ -20,9 +20,20 @@ from msgspec import Raw
 from agentos import typed
 from agentos.exceptions import CheckpointCorruptedError, NewerSchemaError
 from agentos.ids import EPOCH, WorkflowId
-from agentos.machine.events import JOURNALED, DecisionMade, DecisionRequired, Event, PlanChanged, TaskComplete, TaskStep
+from agentos.machine.events import (
+    ALL_FILES,
+    JOURNALED,
+    DecisionMade,
+    DecisionRequired,
+    Event,
+    PlanChanged,
+    TaskComplete,
+    TaskStep,
+    WorkflowStart,
+)
+from agentos.values import without_surrogates
 
-VERSION = 3
+VERSION = 4
 """The newest form of a body that this AgentOS reads. It writes the oldest that says all: see `_version_of`."""
 BLOB_LIMIT = 1 << 20
 """An output of more bytes than this is stored as a blob of its own."""
@@ -123,11 +134,18 @@ def _version_of(event: Event) -> int:
 
     One that knows nothing of covered files would run an approved task on files that nobody approved; one that knows
     nothing of questions about steps would take the answer for one about the whole task, and of the answers to whether
-    a task ran each for a repeat.
+    a task ran each for a repeat. One that does not look at all files would take an approval of what was verified for
+    one of whatever is there now. One that knows nothing of signatures is to drive no run that has to have some.
     """
+    if isinstance(event, WorkflowStart):
+        return 4 if event.signers is not None else 1
     if not isinstance(event, DecisionRequired):
         return 1
+    if event.by == "signed":
+        return 4
     named = event.kind == "ask" and bool(event.choices)
+    if event.covers is not None and ALL_FILES in event.covers:
+        return 4
     return 3 if named or event.step is not None else 2 if event.covers is not None else 1
 
 
@@ -137,15 +155,7 @@ def _body(bare: Event) -> bytes:
     except UnicodeEncodeError:
         # Text from outside (an error's message, a reason) with lone surrogates: no text for JSON, and no reason to
         # stop a run either.
-        return _encode(_printable(msgspec.to_builtins(bare, builtin_types=(datetime, Raw))))
-
-
-def _printable(value: object) -> object:
-    if isinstance(value, str):
-        return value.encode(errors="backslashreplace").decode()
-    if isinstance(value, dict):
-        return {_printable(key): _printable(item) for key, item in value.items()}
-    return [_printable(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return _encode(without_surrogates(msgspec.to_builtins(bare, builtin_types=(datetime, Raw))))
 
 
 def decode_rows(

@@ -4,35 +4,46 @@ runs out of one store into another. Each call belongs inside one transaction."""
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
 from agentos import typed
-from agentos.exceptions import CheckpointCorruptedError, NotFoundError, RunNotFoundError, RunRefusedError
+from agentos.exceptions import AgentosError, CheckpointCorruptedError, NotFoundError, RunNotFoundError, RunRefusedError
 from agentos.ids import CheckpointId, WorkflowId
 from agentos.machine.events import Checkpointed, Event
 from agentos.store import codec
 from agentos.store.codec import CODES, from_microseconds
 from agentos.store.port import (
+    ENDED,
     HERE,
+    INCOMPLETE,
+    UNDER_WAY,
     CheckpointRecord,
     Holder,
     NewRun,
     PostedCommand,
     RunCopy,
+    RunMark,
+    RunQuestions,
     RunRecord,
     RunStatus,
     Scope,
 )
+from agentos.store.run_lists import questions_from
+from agentos.store.run_queue import waiting_columns, waiting_from
 from agentos.values import decode_value
 
 R = TypeVar("R", RunRecord, CheckpointRecord)
 T = TypeVar("T")
 
 _UNDRIVEN: tuple[RunStatus, ...] = ("pending", "running")
+QUEUED = "queued"
+"""How a run is stored that was submitted, until its first event."""
 _TOLD_BY_LEASE: frozenset[RunStatus] = frozenset((*_UNDRIVEN, "interrupted"))
+_LAST = 2**63 - 1
+"""Later than any run began."""
 _decode_cut = typed.decoder(Checkpointed).decode
 _decode_labels = msgspec.json.Decoder(tuple[str, ...]).decode
 
@@ -40,10 +51,7 @@ _decode_labels = msgspec.json.Decoder(tuple[str, ...]).decode
 def run_record(
     stands: Sequence[Any], origin: Sequence[Any], *, holder: Holder | None, lease_until: int, scope: Scope = HERE
 ) -> RunRecord:
-    """A run from the columns before its lease and after it; `holder` drives it now, if anybody does.
-
-    One that should be going and has no driver was interrupted.
-    """
+    """A run from the columns before its lease and after it; `holder` drives it now, if anybody does."""
     id_, name, kind, status, layer, layers, epoch, sequence, revision = stands
     created_at, updated_at, source, root, host, fingerprint, parent_id, stored = origin
     try:
@@ -54,7 +62,7 @@ def run_record(
         workflow_id=WorkflowId(id_),
         name=name,
         kind=kind,
-        status="interrupted" if holder is None and status in _UNDRIVEN else status,
+        status=shown_status(status, is_driven=holder is not None),
         layer=layer,
         layers=layers,
         created_at=from_microseconds(created_at),
@@ -74,6 +82,13 @@ def run_record(
     )
 
 
+def shown_status(stored: str, *, is_driven: bool) -> RunStatus:
+    """The status that lists show: a run that should be going and has no driver was interrupted."""
+    if stored == QUEUED:
+        return "pending"
+    return "interrupted" if not is_driven and stored in _UNDRIVEN else stored  # type: ignore[return-value]
+
+
 def origin_columns(run: NewRun | RunRecord) -> tuple[str | None, ...]:
     """Where a run comes from, as both stores keep it; labels are a list in JSON."""
     return (run.source, run.root, run.host, run.fingerprint, run.parent_id, encoded_labels(run.labels))
@@ -81,7 +96,8 @@ def origin_columns(run: NewRun | RunRecord) -> tuple[str | None, ...]:
 
 def stored_statuses(asked: Collection[RunStatus]) -> list[str]:
     """Where to look for runs in one of these statuses: an interrupted one is stored as it was when its driver died."""
-    return sorted({*asked, *(_UNDRIVEN if "interrupted" in asked else ())})
+    submitted = (QUEUED,) if "pending" in asked else ()
+    return sorted({*asked, *(_UNDRIVEN if "interrupted" in asked else ()), *submitted})
 
 
 def must_be_told_apart(asked: Collection[RunStatus]) -> bool:
@@ -89,9 +105,47 @@ def must_be_told_apart(asked: Collection[RunStatus]) -> bool:
     return 0 < len(_TOLD_BY_LEASE.intersection(asked)) < len(_TOLD_BY_LEASE)
 
 
-def askable_labels(labels: Collection[str]) -> tuple[str, ...]:
-    """Those that a run can have: bytes from the command line that are no text name none."""
-    return tuple(label for label in labels if "\0" not in label and label.isprintable())
+class Picks(NamedTuple):
+    """Which runs a list is about beside their statuses, as both stores ask for them."""
+
+    labels: tuple[str, ...]
+    name: str | None
+    text: str | None
+    at: int
+    """In microseconds: what began then or earlier."""
+    behind: str
+    """Of those that began right then, only what stands behind the run of this id."""
+    scope: Scope
+    """Of that run."""
+
+
+def picks(labels: Collection[str], name: str | None, text: str, before: RunMark | None) -> Picks | None:
+    """None where no run can be meant: bytes from outside that are no text name none."""
+    askable = tuple(label for label in labels if "\0" not in label and label.isprintable())
+    if (labels and not askable) or (name is not None and not is_text(name)) or (text and not is_text(text)):
+        return None
+    if before is None:
+        return Picks(askable, name, text or None, _LAST, "", HERE)
+    behind = before.workflow_id if is_text(before.workflow_id) else ""
+    return Picks(askable, name, text or None, codec.to_microseconds(before.created_at), behind, before.scope)
+
+
+def listed_as(run: RunRecord) -> tuple[int, int, int]:
+    """What of a run changes with whatever is written to it: sequence, when it was made, when it was last written to."""
+    return run.sequence, codec.to_microseconds(run.created_at), codec.to_microseconds(run.updated_at)
+
+
+PRUNED_AT_ONCE = 500
+"""Runs whose checkpoints are pruned in one transaction: others do not wait for long."""
+
+
+def batched(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
+    """The items in order, so many at a time."""
+    return (items[start : start + most] for start in range(0, len(items), most))
+
+
+def keeps_too_few(keep: int) -> AgentosError:
+    return AgentosError(f"cannot keep {keep} checkpoints", next_step="Keep at least 1: the run resumes from it.")
 
 
 def encoded_labels(labels: tuple[str, ...]) -> str:
@@ -310,6 +364,12 @@ class RunReader(ABC):
     def record_from(self, row: Sequence[Any]) -> RunRecord:
         """A row of `find_runs`."""
 
+    def with_waiting(self, records: list[RunRecord]) -> list[RunRecord]:
+        """The same; those that were submitted and have not begun say how."""
+        if not any(one.status == "pending" for one in records):
+            return records
+        return self.look(lambda queries: _with_waiting(queries, records))
+
     def read_plan(self, workflow_id: WorkflowId, revision: int | None = None) -> bytes:
         return self.look_at_once(lambda queries: JournalReader(queries).plan(workflow_id, revision))
 
@@ -323,15 +383,31 @@ class RunReader(ABC):
         def read(queries: Queries) -> RunCopy:
             JournalReader(queries).verify(workflow_id)
             [row, *_] = queries.rows("find_runs", workflow_id, 4)
-            return read_copy(queries, self.record_from(row))
+            [record] = _with_waiting(queries, [self.record_from(row)])
+            return read_copy(queries, record)
 
         return self.look_at_once(read)
+
+    def open_questions(self) -> list[RunQuestions]:
+        if not self.has_lists():  # to be looked at, and not migrated yet
+            runs = self.list_runs(statuses=UNDER_WAY)
+            return [RunQuestions(run=run, asked=None) for run in runs if run.kind == "workflow"]
+        rows = self.look(lambda queries: list(queries.rows("open_questions")))
+        return questions_from(rows, len(rows[0]) - 8 if rows else 0, self.record_from)
+
+    @abstractmethod
+    def has_lists(self) -> bool:
+        """Whether the schema is one that has what lists show."""
+
+    @abstractmethod
+    def list_runs(self, *, statuses: Collection[RunStatus] = ()) -> list[RunRecord]:
+        """As of the port."""
 
     def find_run(self, workflow_id: str) -> RunRecord:
         rows = self._beginning_with("find_runs", workflow_id)
         if not rows:
             raise RunNotFoundError(workflow_id)
-        return only_one("runs", workflow_id, rows, self.record_from)
+        return self.with_waiting([only_one("runs", workflow_id, rows, self.record_from)])[0]
 
     def find_checkpoint(self, checkpoint_id: str) -> CheckpointRecord | None:
         rows = self._beginning_with("find_checkpoints", checkpoint_id)
@@ -342,6 +418,18 @@ class RunReader(ABC):
 
     def _beginning_with(self, query: str, prefix: str) -> list[tuple[Any, ...]]:
         return self.look(lambda queries: list(queries.rows(query, prefix, 4))) if is_text(prefix) else []
+
+
+def _with_waiting(queries: Queries, records: list[RunRecord]) -> list[RunRecord]:
+    asked = [one.workflow_id for one in records if one.status == "pending"]
+    rows = list(queries.rows("read_waiting", msgspec.json.encode(asked).decode())) if asked else []
+    found = {row[:3]: waiting_from(row[3:]) for row in rows}
+    return [
+        msgspec.structs.replace(one, waiting=found.get((one.workflow_id, one.scope.repository, one.scope.worktree)))
+        if one.status == "pending"
+        else one
+        for one in records
+    ]
 
 
 _OTHER_ID = "Import it under another id (--id NEW), or delete the one that is here."
@@ -369,12 +457,13 @@ def insert_copy(queries: Queries, copy: RunCopy) -> int:
         if row.seq != expected:
             raise codec.damage_error(run.workflow_id, expected, "the row is missing")
     # `interrupted` is what lists make of a run that should be going and is not.
-    status = "running" if run.status == "interrupted" else run.status
+    status = "running" if run.status == "interrupted" else QUEUED if run.waiting is not None else run.status
     digest = copy.rows[-1].digest if copy.rows else codec.first_digest(run.workflow_id)
     stands = (status, run.layer, run.layers, run.epoch, len(copy.rows), digest, len(copy.plans), copy.token)
     times = (codec.to_microseconds(run.created_at), codec.to_microseconds(run.updated_at))
     named: tuple[Any, ...] = (run.workflow_id, run.name, run.kind)
-    inserted = list(queries.rows("insert_copied_run", *named, *stands, *times, *origin_columns(run)))
+    origin = origin_columns(run)
+    inserted = list(queries.rows("insert_copied_run", *named, *stands, *times, *origin, *waiting_columns(run.waiting)))
     if not inserted:
         raise RunRefusedError(f"run {run.workflow_id!r} exists already", next_step=_OTHER_ID)
     no: int = inserted[0][0]
@@ -390,4 +479,8 @@ def insert_copy(queries: Queries, copy: RunCopy) -> int:
         values = (*named, bytes.fromhex(cut.digest), cut.snapshot, cut.abandoned)
         if not list(queries.rows("insert_copied_checkpoint", *values)):
             raise RunRefusedError(f"checkpoint {cut.id} exists already", next_step=_OTHER_ID)
+    queries.each("insert_label", [(label, times[0], no) for label in run.labels])
+    if run.kind == "workflow":
+        queries.each("insert_task_left", [(no, status) for status in INCOMPLETE if run.status in ENDED])
+        queries.each("insert_question", [] if run.status in ENDED else [(no, 0)])
     return no

@@ -6,22 +6,39 @@ object. Every verb that writes is one transaction: durable on return, or nothing
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import msgspec
 
+from agentos.dag.define.cron import Cron
 from agentos.ids import CheckpointId, WorkflowId
-from agentos.machine.events import Event
+from agentos.machine.events import DecisionRequired, Event
+from agentos.machine.slots import ScheduleState
+from agentos.machine.state import TaskStatus
 from agentos.store.codec import EventRow
 from agentos.version import VERSION
 
 RunStatus = Literal["pending", "running", "waiting", "paused", "interrupted", "complete", "failed", "aborted"]
+STATUSES: tuple[RunStatus, ...] = get_args(RunStatus)
 UNDER_WAY: tuple[RunStatus, ...] = ("pending", "running", "waiting", "paused", "interrupted")
-"""Of runs that may ask something, or be gone on with as they are."""
+"""Of runs that may ask something, or be begun or gone on with as they are."""
 UNFINISHED: tuple[RunStatus, ...] = (*UNDER_WAY, "failed")
 """Of runs that a resume can bring further."""
+ENDED: tuple[RunStatus, ...] = ("complete", "failed", "aborted")
+"""Of runs that nothing more becomes of by itself."""
+INCOMPLETE: tuple[TaskStatus, ...] = (
+    "pending",
+    "running",
+    "retrying",
+    "waiting",
+    "failed",
+    "failed_safe",
+    "skipped",
+    "cancelled",
+)
+"""Every status of a task but `complete`."""
 Durability = Literal["full", "process"]
 """`full`: what a verb wrote survives loss of power. `process`: a killed process only; the last writes may be gone after
 the power failed, never a part of one."""
@@ -82,6 +99,28 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
 HERE = Scope()
 
 
+class RunLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """At most `limit` runs with this key are driven at once, in one repository; those of one key name one limit."""
+
+    key: str
+    limit: int
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run was submitted that has not begun: who may take it, when, and what it was submitted from."""
+
+    queue: str = ""
+    """Only workers that name it take the run; empty: only those that name none."""
+    priority: int = 0
+    """Higher goes first; the older one among equals."""
+    ready_at: datetime | None = None
+    """Nobody takes it before. None, at the submit: in `delay_s` from then, by the clock of the database."""
+    delay_s: float = 0.0
+    limit: RunLimit | None = None
+    submitted_from: str = ""
+    """The commit and files it was submitted with, as JSON; empty where there is no repository."""
+
+
 class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     """What is written down when a run is created."""
 
@@ -102,6 +141,7 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     parent_id: WorkflowId | None = None
     labels: tuple[str, ...] = ()
     """By which lists and workers pick runs."""
+    limit: RunLimit | None = None
     created_at: datetime
 
 
@@ -130,6 +170,45 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     scope: Scope = HERE
     labels: tuple[str, ...] = ()
     host: str = ""
+    waiting: Waiting | None = None
+    """Of a run that was submitted and has not begun; its status is `pending`."""
+
+
+class RunFilter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which runs a worker takes."""
+
+    queues: tuple[str, ...] = ("",)
+    """Of these alone; the empty one stands for runs of no queue."""
+    workflows: tuple[str, ...] = ()
+    """By name; empty: any."""
+    labels: tuple[str, ...] = ()
+    """With one of them; empty: any."""
+    passed_over: Mapping[str, int] = {}
+    """Not these, by id, as long as they stand at this sequence."""
+
+
+class TakenRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run whose lease `take_runs` gave."""
+
+    record: RunRecord
+    """As it was before."""
+    lease: Lease
+    submitted_from: str = ""
+    """As in `Waiting`; also of one that has begun."""
+    before: tuple[Any, ...] = ()
+    """The lease that was there, as its store keeps it."""
+
+
+class RunMark(msgspec.Struct, frozen=True, kw_only=True):
+    """A place in a list of runs: right behind the run of this id, which began at this time.
+
+    Where no run has the id, all that began at this time are still to come.
+    """
+
+    created_at: datetime
+    workflow_id: str = ""
+    scope: Scope = HERE
+    """Of that run."""
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,6 +218,18 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     layer: int
     layers: int
     epoch: int
+    asked: tuple[int, ...] | None = None
+    """The events that ask what has no answer; None: the same as before."""
+    left: tuple[str, ...] | None = None
+    """Of a run that has ended: in which statuses beside `complete` it has tasks; None: in any."""
+
+
+class RunQuestions(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that is under way, and what it waits to be told."""
+
+    run: RunRecord
+    asked: tuple[DecisionRequired, ...] | None
+    """None: its journal has to be folded to know."""
 
 
 class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,6 +249,16 @@ class CheckpointRecord(msgspec.Struct, frozen=True, kw_only=True):
     """That of its run."""
 
 
+class PrunedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run whose checkpoints were pruned."""
+
+    workflow_id: WorkflowId
+    deleted: int
+    """Checkpoints that were deleted."""
+    kept: int
+    """Checkpoints that are left."""
+
+
 class PostedCommand(msgspec.Struct, frozen=True, kw_only=True):
     """A command in the durable inbox of a run."""
 
@@ -167,6 +268,27 @@ class PostedCommand(msgspec.Struct, frozen=True, kw_only=True):
     """Set where the author's process carries an attempt of ours."""
     posted_at: datetime
     command: dict[str, Any]
+
+
+class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A workflow that runs by itself, and how far it has come."""
+
+    name: str
+    version: int
+    """Grows with every change. 0: it is not stored yet."""
+    is_active: bool = True
+    """False: it was removed. How far it came is kept: added again, no slot of it comes twice."""
+    cron: Cron
+    state: ScheduleState
+    run: NewRun
+    """What its runs begin as, without id and plan."""
+    waiting: Waiting
+    files: str
+    """A digest of the workflow's file as it was when it was added."""
+    changed_at: datetime
+    """When it was added, changed or removed; firing is no change."""
+    scope: Scope = HERE
+    """The worktree that owns it."""
 
 
 class RunCopy(msgspec.Struct, frozen=True, kw_only=True):
@@ -219,10 +341,32 @@ class StorePort(Protocol):
     """About a dozen verbs. Errors: the tree of `agentos.exceptions`, never a driver's own."""
 
     def create_run(self, run: NewRun, holder: Holder, lease_s: float) -> Lease:
-        """Write the run, its plan (revision 1) and its first lease. RunRefusedError if the id exists."""
+        """Write the run, its plan (revision 1) and its first lease. RunRefusedError if the id exists.
 
-    def take_lease(self, workflow_id: WorkflowId, holder: Holder, lease_s: float) -> Lease:
-        """Take the free, dead or expired lease, with a token one higher. LeaseHeldError if it is alive."""
+        QueueFullError, and nothing written, where its limit is reached.
+        """
+
+    def submit_run(self, run: NewRun, waiting: Waiting, *, refuse_full: bool = False) -> None:
+        """Write the run and its plan, for whoever takes it with `take_runs`. RunRefusedError if the id exists.
+
+        `refuse_full`: QueueFullError where its limit is reached by runs that are driven, or were submitted before.
+        """
+
+    def take_lease(self, workflow_id: WorkflowId, holder: Holder, lease_s: float, *, drives: bool = True) -> Lease:
+        """Take the free, dead or expired lease, with a token one higher. LeaseHeldError if it is alive.
+
+        QueueFullError where the run's limit is reached by others that are driven now, unless the run is not to be
+        driven (not `drives`), but answered, aborted or deleted.
+        """
+
+    def take_runs(self, wanted: RunFilter, holder: Holder, lease_s: float, most: int) -> list[TakenRun]:
+        """Take the leases of runs that were submitted or interrupted, at most so many, in one transaction.
+
+        By priority, then age; no run that another worker takes at the same time, nor one over its limit.
+        """
+
+    def return_lease(self, taken: TakenRun) -> None:
+        """Let go of a run that could not be gone on with, and leave it as it was found: who held it, and until when."""
 
     def renew_lease(self, lease: Lease) -> None:
         """Push the expiry out; also where it had expired and nobody took it. LeaseLostError otherwise."""
@@ -273,11 +417,28 @@ class StorePort(Protocol):
         """By id or unique prefix (an exact id wins). RunNotFoundError; RunRefusedError if ambiguous."""
 
     def list_runs(
-        self, *, statuses: Collection[RunStatus] = (), labels: Collection[str] = (), limit: int | None = None
+        self,
+        *,
+        statuses: Collection[RunStatus] = (),
+        labels: Collection[str] = (),
+        name: str | None = None,
+        text: str = "",
+        before: RunMark | None = None,
+        limit: int | None = None,
     ) -> list[RunRecord]:
         """Newest first: at most so many, and where any are named only those in one of the statuses, with one label.
 
-        What it costs grows with the runs it gives, not with those there are; a label is looked for from the newest on.
+        `name` is that of the workflow. `text` is a part of the id or the name; letters from A to Z are the same in
+        either case. `before`: only what comes behind that place.
+
+        What it costs grows with the runs it gives, not with those there are; a label, a name or a text is looked for
+        from the newest on, until there are enough.
+        """
+
+    def open_questions(self) -> list[RunQuestions]:
+        """The runs under way that ask something, newest first. One query, whose cost grows with what they ask.
+
+        The rows that hold a question are checked against the digest before them; of a damaged one `asked` is None.
         """
 
     def find_checkpoint(self, checkpoint_id: str) -> CheckpointRecord | None: ...
@@ -293,6 +454,9 @@ class StorePort(Protocol):
 
         Of what a rollback left behind since then, the newest `keep` stay beside them. How many were deleted.
         """
+
+    def prune_runs(self, workflow_ids: Sequence[WorkflowId], keep: int) -> list[PrunedRun]:
+        """The same of many runs, some hundred at a time; those that are not there any more are left out."""
 
     def verify(self, workflow_id: WorkflowId) -> None:
         """Check every event, blob, checkpoint and plan of a run; the IntegrityError of the first damaged one."""
@@ -312,14 +476,35 @@ class StorePort(Protocol):
     def read_inbox(self, workflow_id: WorkflowId) -> list[PostedCommand]:
         """Commands not yet consumed, oldest first."""
 
+    def now(self) -> datetime:
+        """The time that delays and schedules go by: the server's, or this host's."""
+
+    def read_schedules(self) -> list[ScheduleRecord]:
+        """By name: those of the repository, whichever worktree owns them; of a database file all. Removed ones too."""
+
+    def read_schedule_plan(self, name: str) -> bytes:
+        """What runs of this schedule are planned as. NotFoundError."""
+
+    def write_schedule(
+        self, schedule: ScheduleRecord, *, plan: bytes | None = None, fire: NewRun | None = None
+    ) -> bool:
+        """Store it in the place of the version it says (0: of none), and submit the run of a slot: both, or nothing.
+
+        False where it was changed since. A run of that id that exists is left as it is.
+        """
+
     def has_changed(self) -> bool:
         """Whether others wrote to the runs that this store has looked at, since the last call. Made for polling.
 
         It may tell of more than that (on SQLite of any write), and a little later than it was written.
         """
 
-    def delete_run(self, lease: Lease) -> None:
-        """Remove the run with its events, checkpoints and blobs nobody else uses; the space can be used again."""
+    def delete_runs(self, runs: Sequence[RunRecord]) -> list[WorkflowId]:
+        """Remove those of the runs that nobody drives and that stand as they were listed, all or none of these, with
+        their events, checkpoints and blobs nobody else uses; the space can be used again.
+
+        Gives every one that is not there any more, also where it was gone before: safe to repeat.
+        """
 
     def size(self) -> int:
         """Bytes in use on disk."""

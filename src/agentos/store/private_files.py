@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 _MAKING = ".new-"
@@ -102,6 +103,27 @@ def link_private(complete: Path, path: Path, leftovers: Callable[[str], bool] = 
     finally:
         os.close(folder)
     return True
+
+
+def dated_name(path: Path, why: str) -> Path:
+    """A name beside a database that neither a file nor its log has: what it was called, why it is moved, and when."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    name, number = path.with_name(f"{path.name}.{why}-{stamp}"), 1
+    while any(os.path.lexists(f"{name}{suffix}") for suffix in SQLITE_FILES):
+        number += 1
+        name = path.with_name(f"{path.name}.{why}-{stamp}-{number}")
+    return name
+
+
+def move_database(path: Path, name: Path) -> dict[str, str]:
+    """Give a database, with its log, another name; from each path to the one it has now."""
+    moved: dict[str, str] = {}
+    # The database first: a log without one is thrown away by SQLite, never folded into another.
+    for suffix in SQLITE_FILES:
+        with suppress(FileNotFoundError):
+            os.rename(f"{path}{suffix}", f"{name}{suffix}")
+            moved[f"{path}{suffix}"] = f"{name}{suffix}"
+    return moved
 
 
 def remove_database(path: Path) -> None:

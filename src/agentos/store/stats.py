@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections import Counter
+from collections.abc import Iterable
+from datetime import datetime
+from typing import NamedTuple, Protocol
 
 import msgspec
 
+from agentos.store.codec import from_microseconds
+from agentos.store.journal_reader import QUEUED, shown_status
 from agentos.store.port import Holder, Scope
 
 
@@ -34,6 +39,8 @@ class DatabaseSize(msgspec.Struct, frozen=True, kw_only=True):
     """The schema this AgentOS writes: a lower `schema` is migrated by the next command that writes."""
     runs: int
     """How many are kept; on a server, of the worktree."""
+    events: int
+    """In all of it; on a server, of every worktree."""
     pooled: bool = False
     """Whether a pooler stands before the server."""
 
@@ -76,6 +83,60 @@ class HeldLease(msgspec.Struct, frozen=True, kw_only=True):
     live: bool
 
 
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """What there is to do, as counts: told without reading a journal, for who asks often."""
+
+    runs: dict[str, int]
+    """How many are in each status, as lists show it."""
+    due: dict[str, int]
+    """By queue, how many a worker may take now. The empty name is that of no queue."""
+    oldest_due: datetime | None = None
+    """When the oldest of those began."""
+    leases: int = 0
+    """How many runs are driven."""
+    overdue_s: float = 0.0
+    """For how long the lease has been over that nobody took up for longest. 0 where there is none."""
+
+
+class HeldRun(NamedTuple):
+    """A run whose lease was not let go."""
+
+    status: str
+    is_workflow: bool
+    queue: str
+    created_at: int
+    live: bool
+    overdue_s: float
+
+
+def make_workload(
+    statuses: Iterable[tuple[str, int]],
+    undriven: Iterable[tuple[str, bool, str, int, int]],
+    held: Iterable[HeldRun],
+) -> Workload:
+    """Counts of stored statuses made those that lists show; `undriven`: status, kind, queue, how many, the oldest."""
+    runs: Counter[str] = Counter()
+    for status, number in statuses:
+        runs[shown_status(status, is_driven=True)] += number
+    rows = list(held)
+    loose = [*undriven, *((one.status, one.is_workflow, one.queue, 1, one.created_at) for one in rows if not one.live)]
+    due, begun = Counter({"": 0}), []
+    for status, is_workflow, queue, number, oldest in loose:
+        shown = shown_status(status, is_driven=False)
+        runs[shown_status(status, is_driven=True)] -= number
+        runs[shown] += number
+        if (shown == "interrupted" and is_workflow) or status == QUEUED:
+            due[queue] += number
+            begun.append(oldest)
+    return Workload(
+        runs={status: number for status, number in runs.items() if number > 0},
+        due=dict(due),
+        oldest_due=from_microseconds(min(begun)) if begun else None,
+        leases=sum(one.live for one in rows),
+        overdue_s=max([0.0, *(one.overdue_s for one in rows if not one.live)]),
+    )
+
+
 class Statistics(Protocol):
     """The module `stats` of a store: questions about a database. They only read; `scope` says whose runs are meant."""
 
@@ -84,6 +145,9 @@ class Statistics(Protocol):
 
     def measure(self, database: str, scope: Scope | None, *, keep: int) -> DatabaseStats:
         """The database in numbers."""
+
+    def workload(self, database: str, scope: Scope | None) -> Workload:
+        """What there is to do: one query of an index, and the runs that are under way."""
 
     def pending_migrations(self, database: str) -> PendingMigrations:
         """The steps between the database and the schema this AgentOS writes."""

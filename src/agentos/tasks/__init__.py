@@ -11,4 +11,5 @@ python    functions, here or in a child process
 process   children: started, watched, ended
 agents    agents at work in the worktree
 llm       calls of a model
+cluster   attempts on an existing Dask cluster
 """

@@ -55,6 +55,17 @@ class AttemptLog(Protocol):
         """Write a file beside the log, in place of one of that name; its name, empty where that failed. Blocks."""
 
 
+class VerifySpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A command that must succeed after an agent has."""
+
+    written: str
+    """As it stands in the workflow."""
+    command: str | tuple[str, ...]
+    """References already replaced."""
+    env: Mapping[str, str] = {}
+    """What they stand for, in a script."""
+
+
 class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Everything an attempt needs. References are resolved, values decoded afresh."""
 
@@ -70,8 +81,8 @@ class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
     """shell: script or argument vector; references already replaced."""
     agent: AgentWork | None = None
     """agent: what it is to do; references already replaced."""
-    verify: str | tuple[str, ...] = ""
-    """agent: the command that must succeed after it, as `command`."""
+    verify: tuple[VerifySpec, ...] = ()
+    """agent: the commands that must succeed after it, in order."""
     session: AgentSession | None = None
     """agent: what an attempt that was interrupted had, and this one goes on with."""
     llm: LlmWork | None = None
@@ -97,6 +108,8 @@ class AttemptSpec(msgspec.Struct, frozen=True, kw_only=True):
     masker: Masker = NO_SECRETS
     """Masks what its processes print, before any of it is kept or shown."""
     log: AttemptLog | None = None
+    handle: str = ""
+    """What it is known by where it is handed over to."""
 
     @property
     def mark(self) -> Mark:
@@ -142,8 +155,14 @@ class AttemptHost(StepHost, Protocol):
     def allowance(self) -> Budget:
         """What may still be spent, by what the journal says now."""
 
-    async def capture_turn(self) -> None:
-        """Capture the files as an agent has left them so far, where it is alone or isolated; else nothing."""
+    async def capture_turn(self) -> str:
+        """Capture the files as an agent has left them so far, where it is alone or isolated; else nothing.
+
+        The tree of these, empty where there is none.
+        """
+
+    async def current_tree(self) -> str:
+        """The tree of the files as they are now, where the attempt is alone or isolated; else empty. Keeps nothing."""
 
 
 class Performer(Protocol):

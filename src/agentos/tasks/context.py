@@ -123,8 +123,13 @@ class Context:
         over, by their order and names, and calls only those that are left. What runs between steps runs again. For
         async tasks; the function may be async, or not (then it runs in a thread).
         """
+        if not callable(function):
+            if isinstance(function, Coroutine):  # or Python tells, too, that nobody awaited it
+                function.close()
+            raise TypeError(f"ctx.step takes a function and its arguments, as ctx.step(f, x), not {function!r:.100}")
         steps = self._steps_for("step")
-        return steps.perform(steps.take_number(), function, args, named)
+        number = steps.take_number()
+        return steps.remember(number, "step", steps.perform(number, function, args, named))
 
     def sleep(self, seconds: float) -> Coroutine[Any, Any, None]:
         """Sleep durably: `await ctx.sleep(86_400)`. When it is over is written down at the first call.
@@ -132,10 +137,14 @@ class Context:
         While it sleeps the task has no attempt under way and takes no slot: the function is cancelled here, and
         called again when the time has come. After a kill it sleeps only what is left.
         """
+        given: object = seconds
+        if isinstance(given, bool) or not isinstance(given, (int, float)):
+            raise TypeError(f"ctx.sleep takes seconds, as a number, not {seconds!r}")
         if not 0 <= seconds < MAX_SLEEP:
             raise ValueError(f"ctx.sleep takes seconds, from 0 to a thousand years, not {seconds!r}")
         steps = self._steps_for("sleep")
-        return steps.sleep(steps.take_number(), seconds)
+        number = steps.take_number()
+        return steps.remember(number, "sleep", steps.sleep(number, seconds))
 
     def wait_for(
         self, question: str, *, choices: Sequence[str] = (), timeout_s: float | None = None
@@ -147,10 +156,13 @@ class Context:
         question that nobody has answered within `timeout_s`.
         """
         _need_text("question", question)
+        if isinstance(choices, str):  # would be its letters
+            raise TypeError(f"choices is a list of words, not {choices!r}")
         for choice in choices:
             _need_text("choice", choice)
         steps = self._steps_for("wait_for")
-        return steps.wait_for(steps.take_number(), question, tuple(choices), timeout_s)
+        number = steps.take_number()
+        return steps.remember(number, "wait_for", steps.wait_for(number, question, tuple(choices), timeout_s))
 
     def _steps_for(self, verb: str) -> Steps:
         with self._lock:

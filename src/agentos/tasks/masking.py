@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 from msgspec import Raw
 
-from agentos.machine.events import NOTHING, TaskFailure
+from agentos.machine.events import NOTHING, TaskFailure, Verification
 from agentos.machine.inputs import AttemptResult
 from agentos.secrets import Masker
 from agentos.tasks.attempt import AttemptHost, AttemptSpec
@@ -38,6 +38,8 @@ def masked_outcome(outcome: AttemptResult, task_id: str, masker: Masker) -> Atte
     """The outcome as it may be stored: no secret in it, and a warning where that changed the task's result."""
     if not masker:
         return outcome
+    if outcome.verified is not None:
+        outcome = msgspec.structs.replace(outcome, verified=_masked_verification(outcome.verified, masker))
     found: set[str] = set()
     output = _masked_raw(outcome.output, masker, found)
     messages = _masked_raw(outcome.messages, masker, found)
@@ -78,6 +80,15 @@ def masked_failure(error: TaskFailure, masker: Masker) -> TaskFailure:
         text=masked_text(error.text, masker),
         traceback=masked_text(error.traceback, masker),
     )
+
+
+def _masked_verification(verified: Verification, masker: Masker) -> Verification:
+    checks = (
+        msgspec.structs.replace(check, command=masker.text(check.command), said=masked_text(check.said, masker))
+        for check in verified.checks
+    )
+    not_run = tuple(map(masker.text, verified.not_run))
+    return msgspec.structs.replace(verified, checks=tuple(checks), not_run=not_run)
 
 
 def masked_text(text: str, masker: Masker) -> str:

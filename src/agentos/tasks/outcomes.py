@@ -9,7 +9,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from agentos.exceptions import ValueEncodingError
-from agentos.machine.events import AgentEnd, TaskFailure
+from agentos.machine.events import AgentEnd, TaskFailure, Verification
 from agentos.machine.inputs import AttemptResult, LimitReached
 from agentos.tasks.context import ContextAdditions
 from agentos.tasks.failures import failure_of, plain_failure
@@ -36,6 +36,7 @@ class AttemptFailed(Exception):  # noqa: N818 (says how an attempt ended; never 
         agent: AgentEnd = "",
         limit: LimitReached | None = None,
         warnings: tuple[str, ...] = (),
+        verified: Verification | None = None,
     ) -> None:
         super().__init__(failure.text)
         self.failure = failure
@@ -50,6 +51,7 @@ class AttemptFailed(Exception):  # noqa: N818 (says how an attempt ended; never 
             agent=agent,
             limit=limit,
             warnings=warnings,
+            verified=verified,
         )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from agentos.ids import WorkflowId
 from agentos.machine.inputs import AttemptResult
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Mark, Performer
+from agentos.tasks.cluster.cluster_settings import ClusterSettings
 from agentos.tasks.python.performer import PythonPerformer
 from agentos.tasks.python.threads import DaemonThreads
 
@@ -69,6 +70,39 @@ class LocalRunner:
         for attempt in self._begun.values():
             attempt.close()
         self._begun.clear()
+
+
+class ChosenRunner:
+    """Gives each attempt to the runner that its task names; that of a cluster is made for the first one it gets."""
+
+    def __init__(self, local: Runner, cluster: ClusterSettings) -> None:
+        self._local, self._cluster = local, cluster
+        self._dask: Runner | None = None
+        self._chosen: dict[Mark, Runner] = {}
+
+    def start(self, spec: AttemptSpec, host: AttemptHost) -> Mark:
+        if spec.definition.runner == "local":
+            return self._local.start(spec, host)
+        if self._dask is None:
+            from agentos.tasks.cluster.dask_runner import DaskRunner  # few runs have a cluster
+
+            self._dask = DaskRunner(self._cluster)
+        self._chosen[spec.mark] = self._dask
+        return self._dask.start(spec, host)
+
+    async def wait(self, mark: Mark) -> AttemptResult:
+        return await self._chosen.pop(mark, self._local).wait(mark)
+
+    def find(self, workflow_id: WorkflowId, root: Path) -> list[Mark]:
+        return self._local.find(workflow_id, root)
+
+    def end(self, mark: Mark) -> list[EndedProcess]:
+        return self._local.end(mark)
+
+    def close(self) -> None:
+        self._local.close()
+        if self._dask is not None:
+            self._dask.close()
 
 
 def performers() -> dict[str, Performer]:

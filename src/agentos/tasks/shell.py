@@ -10,7 +10,7 @@ import stat
 from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Raw
 
@@ -30,12 +30,46 @@ from agentos.tasks.process.launch import (
     working_folder,
 )
 from agentos.tasks.process.output_capture import Capture, DocumentBuffer
-from agentos.tasks.process.supervision import Supervisor, last_words, refuse_cut_short, refuse_failure
+from agentos.tasks.process.supervision import (
+    Ending,
+    Supervisor,
+    exit_code_of,
+    last_words,
+    refuse_cut_short,
+    refuse_failure,
+    was_ended,
+)
 
 MAX_DOCUMENT_BYTES = 64 << 20
 """Of a JSON document on stdout (`output: json`) or in `$AGENTOS_OUTPUT`."""
 MAX_ARGUMENT_BYTES = 100_000
 """A longer script goes into a file: Linux takes no argument of more than 128 KiB."""
+_SAID_LINES, _SAID = 10, 1000
+"""Lines and characters of each stream that tell how a command ended."""
+
+
+class CommandEnd(NamedTuple):
+    """How a command ended, for people."""
+
+    exit_code: int | None = None
+    """None: it did not start, or did not end by itself."""
+    said: str = ""
+    """The end of what it printed; masked."""
+
+
+class RanCommand(NamedTuple):
+    """A command that has ended, and what it printed."""
+
+    ending: Ending
+    out: Capture
+    err: Capture
+    document: DocumentBuffer | None
+
+    @property
+    def end(self) -> CommandEnd:
+        by_itself = self.ending.why == "exited" and not was_ended(self.ending.status)
+        printed = (self.out.last_lines(_SAID_LINES, _SAID), self.err.last_lines(_SAID_LINES, _SAID))
+        return CommandEnd(exit_code_of(self.ending.status) if by_itself else None, "\n".join(filter(None, printed)))
 
 
 class ShellPerformer:
@@ -45,19 +79,27 @@ class ShellPerformer:
         self._supervisor = supervisor
 
     async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> AttemptResult:
+        return (await self.check(spec, host))[0]
+
+    async def check(self, spec: AttemptSpec, host: AttemptHost) -> tuple[AttemptResult, CommandEnd]:
+        """The same, with how the command itself ended."""
         began = perf_counter()
         folder: PrivateFolder | None = None
+        end = CommandEnd()
         try:
             folder = private_folder(spec)
-            output, warnings = await self._output(spec, host, folder.path)
+            ran = await self._run(spec, host, folder.path)
+            end = ran.end
+            output, warnings = _output(spec, ran, folder.path)
         except AttemptFailed as failed:
-            return failure_outcome(failed, began)
+            return failure_outcome(failed, began), end
         finally:
             if folder is not None:
                 folder.remove()
-        return AttemptResult(output=Raw(output), warnings=warnings, execution_time_ms=milliseconds_since(began))
+        result = AttemptResult(output=Raw(output), warnings=warnings, execution_time_ms=milliseconds_since(began))
+        return result, end
 
-    async def _output(self, spec: AttemptSpec, host: AttemptHost, folder: Path) -> tuple[bytes, tuple[str, ...]]:
+    async def _run(self, spec: AttemptSpec, host: AttemptHost, folder: Path) -> RanCommand:
         is_json = spec.definition.output == "json"
         out, err = capture_of("stdout", spec, host), capture_of("stderr", spec, host)
         document = DocumentBuffer(MAX_DOCUMENT_BYTES) if is_json else None
@@ -88,17 +130,7 @@ class ShellPerformer:
         finally:
             out.close()
             err.close()
-        refuse_cut_short(ending, last_words(out, err), spec.definition.timeout_s)
-        refuse_failure(ending, last_words(out, err))
-        values = _values(folder / "output")
-        if document is None:
-            result, dropped = _result((out, err), values)
-            warnings = (*ending.warnings, *dropped, *result_warning(spec.task_id, out.masked | err.masked))
-            return encode_result(result), warnings
-        warnings = ending.warnings
-        if values is not None:
-            warnings += ("the task has `output: json`: what it wrote to $AGENTOS_OUTPUT is not kept",)
-        return encode_result(_parse_document(document, out)), warnings
+        return RanCommand(ending, out, err, document)
 
 
 # --- what is started ----------------------------------------------------------------------------------------------
@@ -130,6 +162,22 @@ def _argv(spec: AttemptSpec, env: Mapping[str, str], folder: Path) -> tuple[str,
 
 
 # --- what it gave -------------------------------------------------------------------------------------------------
+
+
+def _output(spec: AttemptSpec, ran: RanCommand, folder: Path) -> tuple[bytes, tuple[str, ...]]:
+    """Its output in stored form, and warnings. AttemptFailed unless it ended by itself, and with 0."""
+    ending, out, err, document = ran
+    refuse_cut_short(ending, last_words(out, err), spec.definition.timeout_s)
+    refuse_failure(ending, last_words(out, err))
+    values = _values(folder / "output")
+    if document is None:
+        result, dropped = _result((out, err), values)
+        warnings = (*ending.warnings, *dropped, *result_warning(spec.task_id, out.masked | err.masked))
+        return encode_result(result), warnings
+    warnings = ending.warnings
+    if values is not None:
+        warnings += ("the task has `output: json`: what it wrote to $AGENTOS_OUTPUT is not kept",)
+    return encode_result(_parse_document(document, out)), warnings
 
 
 def _result(streams: tuple[Capture, Capture], values: Any) -> tuple[dict[str, Any], list[str]]:

@@ -4,6 +4,7 @@
     define      from a file or a function to a plan that can be run
     start       how a drive comes about: a new run, a fork, a resume, a worker
     drive       one process makes a run go
+    expiry      runs that nobody needs any more, and how they go
     files       what a drive does about the files of its worktree
     look        looking at a run without touching it
     transfer    a run from one place to another

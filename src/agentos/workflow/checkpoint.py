@@ -218,7 +218,9 @@ class CheckpointManager:
             checkpoint_id=checkpoint_id(workflow_id, sequence, now),
             layer=layer,
         )
-        store.append(last.lease, [saved, cut], Progress(status="complete", layer=layer, layers=0, epoch=0))
+        store.append(
+            last.lease, [saved, cut], Progress(status="complete", layer=layer, layers=0, epoch=0, asked=(), left=())
+        )
         self._last[workflow_id] = _Saved(lease=last.lease, sequence=sequence, state=parts)
         record = store.find_checkpoint(cut.checkpoint_id)
         if record is None:

@@ -19,7 +19,7 @@ from agentos.machine.facts.fold import Facts
 from agentos.machine.inputs import Begin
 from agentos.machine.state import TaskEntry, WorkflowState
 from agentos.store.port import PostedCommand
-from agentos.tasks.runner import PERFORMERS, LocalRunner
+from agentos.tasks.runner import PERFORMERS, ChosenRunner, LocalRunner
 from agentos.workflow.checkpoint import CheckpointManager
 from agentos.workflow.define.prompt_files import read_prompt_files
 from agentos.workflow.drive.command_delivery import CommandQueue, post_command
@@ -229,7 +229,7 @@ def _in_memory(
         base=plan,
         machine=machine,
         journal=MemoryJournal(),
-        runner=LocalRunner(PERFORMERS),
+        runner=ChosenRunner(LocalRunner(PERFORMERS), options.cluster),
         functions=dag.functions,
         root=root or Path.cwd(),
         masker=masker,

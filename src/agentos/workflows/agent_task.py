@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from agentos import Workflow
@@ -18,8 +19,14 @@ def agent_task(*, agent: str, prompt: str, **settings: Any) -> Workflow:
 
     A run keeps what is given here, and a later release makes the same workflow of it.
     """
-    texts = {name: without_references(value) for name, value in settings.items() if isinstance(value, str)}
-    more: dict[str, Any] = {**settings, **texts}
     flow = Workflow(NAME)
-    flow.add(NAME, "agent", agent=agent, prompt=without_references(prompt), **more)
+    flow.add(NAME, "agent", agent=agent, prompt=without_references(prompt), **_plain(settings))
     return flow
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_references(value)
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    return [_plain(one) for one in value] if isinstance(value, (list, tuple)) else value

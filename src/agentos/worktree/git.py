@@ -8,11 +8,13 @@ import re
 import signal
 import subprocess
 from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path, PurePath
 
 import msgspec
 
 from agentos.exceptions import GitError, TryAgainError, WorkflowConfigurationError
+from agentos.worktree.repository_layout import Layout, read_layout
 
 # Of the caller's GIT_* these say how git works; the rest (GIT_DIR, GIT_INDEX_FILE, ...) say WHERE, and inside a hook
 # they name another repository than the one asked about. Protected configuration (GIT_CONFIG_*) stays: containers set
@@ -206,7 +208,58 @@ def run(directory: Path, *argv: str) -> subprocess.CompletedProcess[bytes]:
 
 
 def find_repository(directory: Path) -> Repository:
-    """The repository or linked worktree that `directory` (absolute, no links) lies in. One git call."""
+    """The repository or linked worktree that `directory` (absolute, no links) lies in.
+
+    One git call; none where this process has asked before, and nothing has changed since that git would go by.
+    """
+    layout = read_layout(directory, _told())
+    try:
+        return _ask_for_repository(directory) if layout is None else _remembered_repository(directory, layout)
+    except _ChangedMeanwhileError:
+        return _ask_for_repository(directory)
+
+
+def find_origin(repository: Repository) -> str:
+    """Where the remote `origin` is; empty where there is none. Remembered in the same way. GitError."""
+    layout = read_layout(repository.root, _told())
+    try:
+        return _ask_for_origin(repository) if layout is None else _remembered_origin(repository, layout)
+    except _ChangedMeanwhileError:
+        return _ask_for_origin(repository)
+
+
+class _ChangedMeanwhileError(Exception):
+    """The answer may be one about what was there before, or after: it is not kept."""
+
+
+@lru_cache(maxsize=64)
+def _remembered_repository(directory: Path, layout: Layout) -> Repository:
+    found = _ask_for_repository(directory)
+    if read_layout(directory, _told()) != layout:
+        raise _ChangedMeanwhileError
+    return found
+
+
+@lru_cache(maxsize=64)
+def _remembered_origin(repository: Repository, layout: Layout) -> str:
+    origin = _ask_for_origin(repository)
+    if read_layout(repository.root, _told()) != layout:
+        raise _ChangedMeanwhileError
+    return origin
+
+
+def _told() -> dict[str, str]:
+    """What git goes by of our environment: its own variables, where it is, and where the user's settings are."""
+    kept = ("PATH", "HOME", "XDG_CONFIG_HOME")
+    return {name: value for name, value in clean_env(os.environ).items() if name in kept or name.startswith("GIT_")}
+
+
+def _ask_for_origin(repository: Repository) -> str:
+    git = Git(cwd=repository.root, env=clean_env(os.environ), timeout_s=10.0)
+    return os.fsdecode(git.run("config", "--get", "remote.origin.url", ok=(0, 1)).stdout).strip()
+
+
+def _ask_for_repository(directory: Path) -> Repository:
     done = run(directory, "rev-parse", *_QUESTIONS)
     if done.returncode < 0:  # whether there is one is not known, and nothing may be kept in the wrong place
         raise TryAgainError(
@@ -222,6 +275,15 @@ def find_repository(directory: Path) -> Repository:
         raise _no_work_tree(directory, git_path, bare=bare == b"true")
     # Only the newline that git adds goes: a folder's name may itself end in one, or in blanks.
     return Repository(root=Path(os.fsdecode(root.removesuffix(b"\n"))), git_dir=git_path)
+
+
+def common_dir(repository: Repository) -> Path:
+    """The git directory that all worktrees of the repository share."""
+    try:
+        named = (repository.git_dir / "commondir").read_text().strip()
+    except FileNotFoundError:  # that of the main one, or of a submodule
+        return repository.git_dir
+    return Path(os.path.realpath(repository.git_dir / named))
 
 
 def is_tracked(repository: Repository, folder: PurePath) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from agentos.cli.render.comparison_text import comparison_lines
 from agentos.client.runs import NO_DIFFERENCE, Comparison
+from agentos.render.comparison_text import comparison_lines
 
 
 def test_nothing_is_said_where_nothing_differs() -> None:

@@ -7,7 +7,6 @@ from datetime import timedelta
 
 import pytest
 
-from agentos.cli.render.text import until
 from agentos.cli.terminal.frame import frame
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan.plan import Plan, compile_plan
@@ -16,6 +15,7 @@ from agentos.machine import events as ev
 from agentos.machine.facts.fold import fold
 from agentos.machine.inputs import Begin
 from agentos.machine.state import ENDED
+from agentos.render.text import until
 from agentos.workflow.look.run_model import RunModel
 from tests.unit.machine.harness import Run, flow_of, nothing
 from tests.unit.machine.test_walks import Walk

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,10 +11,10 @@ from hypothesis import strategies as st
 from msgspec import Raw
 from rich.cells import cell_len
 
-from agentos.cli.render.text import duration, printable, short, short_middle, until
-from agentos.cli.render.value_text import given_lines, unwrap_shell_output, value_in_short
 from agentos.cli.terminal.frame import FrameRow
 from agentos.cli.terminal.live import fit_name, paint_row
+from agentos.render.text import duration, printable, short, short_middle, until
+from agentos.render.value_text import given_lines, stored_in_short, unwrap_shell_output, value_in_short
 from agentos.values import encode_value
 
 
@@ -99,6 +100,21 @@ def test_what_a_gate_would_give_is_listed_by_name() -> None:
         "params.n = [3]",
     ]
     assert given_lines('[{"x":1},{"x":2}]') == ['[{"x":1},{"x":2}]']
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ({"stdout": "rm -rf \0~", "stderr": "", "exit_code": 0}, '"rm -rf \\u0000~"'),
+        (["a\0", "\ud800"], '["a\\u0000","\\\\ud800"]'),
+        ({"at": date(2026, 1, 2), "of": b"x"}, '{"at":"2026-01-02","of":"eA=="}'),
+    ],
+)
+def test_a_value_is_shown_as_what_it_is_and_not_as_it_is_stored(value: Any, shown: str) -> None:
+    stored = encode_value(value)
+    assert stored_in_short(stored, 200, printed=False) == shown
+    assert stored_in_short(b'{"$agentos":"later","v":1}', 200, printed=False) == '{"$agentos":"later","v":1}'
+    assert "$agentos" not in given_lines(encode_value({"value": value}).decode())[0]
     assert given_lines('{"x":"cut sho…') == ['{"x":"cut sho…']
 
 

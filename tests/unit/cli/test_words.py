@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 import pytest
 
 from agentos.cli.boundary import Exit
-from agentos.cli.render.event_text import describe_event, resume_in_short, skipped_in_short
-from agentos.cli.render.report import exit_of, report
 from agentos.cli.terminal.feed import Amount, JsonLines, PlainLines
+from agentos.cli.terminal.report import exit_of, report
 from agentos.dag.define.workflow import Workflow
 from agentos.ids import TaskId, WorkflowId
 from agentos.machine import events as ev
+from agentos.render.event_text import describe_event, resume_in_short, skipped_in_short
 from tests.unit.machine.harness import Run, flow_of, nothing
 from tests.unit.machine.test_walks import Walk
 

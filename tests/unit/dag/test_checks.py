@@ -368,6 +368,13 @@ def test_settings_out_of_range_are_told(settings: dict[str, Any], why: str) -> N
         ("agent", {"agent": "claude", "prompt": "x", "command": ["y"]}, "`command` is for agent 'command'"),
         ("agent", {"agent": "claude", "prompt": "x", "max_turns": 0}, "max_turns must be 1 or more"),
         ("agent", {"agent": "claude", "prompt": "x", "verify": "echo '${{ params }}'"}, "verify: `params` stands in"),
+        (
+            "agent",
+            {"agent": "claude", "prompt": "x", "verify": [{"run": "true"}, {"run": "echo '${{ params }}'"}]},
+            "verify: `params` stands in",
+        ),
+        ("agent", {"agent": "claude", "prompt": "x", "verify": ["make", {"run": "true"}]}, "verify is one command, as"),
+        ("agent", {"agent": "claude", "prompt": "x", "verify": [{"run": ""}]}, "verify is"),
         ("agent", {"agent": "claude", "prompt": "x", "budget": 0}, "cost_usd must be more than 0"),
         ("llm", {"model": "m"}, "llm tasks need a prompt"),
         ("llm", {"prompt": "x"}, "say which model"),

@@ -21,7 +21,17 @@ from hypothesis import strategies as st
 
 from agentos.dag.define.mapping import task_from_mapping
 from agentos.dag.define.model_calls import AgentWork, Budget, LlmWork, OnLimit
-from agentos.dag.define.task import Approve, Concurrency, ForEach, Repeat, Retry, SourceVariable, TaskDef
+from agentos.dag.define.task import (
+    Approve,
+    CandidateDef,
+    Concurrency,
+    ForEach,
+    JudgeDef,
+    Repeat,
+    Retry,
+    SourceVariable,
+    TaskDef,
+)
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.plan import fingerprint
 from agentos.dag.plan.fingerprint import changed_fingerprint, code_digest, plan_fingerprint, task_fingerprint
@@ -121,6 +131,8 @@ COSMETIC: dict[str, tuple[Any, Any]] = {
     "on_limit": (OnLimit(act="fail"), OnLimit(act="switch", model="m")),
     "description": ("better words", "the best"),
     "concurrency": (Concurrency(group="g"), Concurrency(group="h")),
+    "runner": ("dask", "local"),  # of two values one is the default
+    "resources": ({"GPU": 1.0}, {"GPU": 2.0}),
     "sources": (("src/**",), ("src/**", SourceVariable(env="MODE"))),
 }
 COUNTS: dict[str, tuple[Any, Any]] = {
@@ -147,6 +159,8 @@ COUNTS: dict[str, tuple[Any, Any]] = {
     "item": (3, None),
     "produces": (("out",), ("in",)),
     "output": ("json", ""),
+    "candidates": ((CandidateDef(), CandidateDef()), (CandidateDef(agent="codex"),) * 2),
+    "judge": (JudgeDef(by="human"), JudgeDef(by="run", run="sort")),
 }
 
 

@@ -299,6 +299,15 @@ def test_a_setting_that_makes_no_sense_is_told(settings: dict[str, Any], why: st
         ("agent", {"agent": 3, "prompt": "x"}, "agent: Expected `str`"),
         ("agent", {"agent": "claude", "prompt": "x", "permissions": "all"}, "permissions is one of read, edit, full"),
         ("agent", {"agent": "claude", "prompt": "x", "allowed_tools": "Bash"}, "allowed_tools takes a list"),
+        ("agent", {"agent": "claude", "prompt": "x", "verify": {"run": "a"}}, "[{run: ruff check}, {run: [pytest"),
+        ("agent", {"agent": "claude", "prompt": "x", "verify": [["ls", "-l"]]}, "verify takes a command as text"),
+        ("agent", {"agent": "claude", "prompt": "x", "verify": [{"cmd": "a"}]}, "not [{'cmd': 'a'}]"),
+        (
+            "agent",
+            {"agent": "claude", "prompt": "x", "verify": ["a b", "c"]},
+            "'a b' is no program; several: [{run: a b}",
+        ),
+        ("agent", {"agent": "claude", "prompt": "x", "sandbox": "none"}, "sandbox takes 'worktree', not 'none'"),
         ("agent", {"agent": "claude", "prompt": "a\0b"}, "prompt holds what neither JSON nor a model can read"),
         ("agent", {"agent": "claude", "prompt": "x", "temperature": 1}, "'temperature' is a setting of llm tasks"),
         ("llm", {"model": "m", "prompt": "x", "budget": {"usd": 1}}, "unknown key 'usd' in budget"),
@@ -309,6 +318,12 @@ def test_what_a_task_does_is_checked(work: Any, settings: dict[str, Any], why: s
     flow = Workflow("w")
     flow.add("a", work, **settings)
     assert any(why in finding.message for finding in findings_of(lambda: compile_plan(flow)))
+
+
+def test_the_program_of_verify_may_be_referred_to() -> None:
+    flow = Workflow("w", params={"tool": "pytest"})
+    flow.add("a", "agent", agent="claude", prompt="x", verify=["${{ params.tool }}", "-q"])
+    assert compile_plan(flow).tasks[TaskId("a")].definition.agent
 
 
 def test_a_function_can_be_named_by_text() -> None:

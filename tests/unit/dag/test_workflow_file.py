@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agentos.dag.define.cron import Cron
 from agentos.dag.define.settings import DEFAULTS
 from agentos.dag.define.task import Approve, Concurrency, ForEach, Repeat, Retry
 from agentos.dag.define.yaml_file import KEYS, read_workflow
@@ -315,3 +316,17 @@ def test_a_file_of_any_shape_is_planned_or_told(top: dict[str, Any], tasks: dict
 def test_any_bytes_are_planned_or_told(data: bytes) -> None:
     with pytest.raises(WorkflowDefinitionError):
         compile_plan(read_workflow(data, file="x.yaml", name="x"))
+
+
+def test_when_it_runs_by_itself_is_a_setting_and_makes_it_no_other_workflow() -> None:
+    text = "tasks: {a: {run: ls}}\n"
+    plan = planned('cron: {at: "0 3 * * *", zone: Europe/Berlin, overlap: queue}\n' + text)
+    assert plan.settings.cron == Cron(at="0 3 * * *", zone="Europe/Berlin", overlap="queue")
+    assert plan.fingerprint == planned(text).fingerprint
+    assert planned("cron: {every: 15m}\n" + text).settings.cron == Cron(every="15m")
+
+
+def test_a_time_that_never_comes_is_told_at_its_line() -> None:
+    text = 'name: x\ncron: {at: "0 0 30 2 *", zone: Europe/Berln}\ntasks: {a: {run: ls}}\n'
+    assert told(text) == ["x.yaml:2:32: cron: there is no time zone 'Europe/Berln' (did you mean 'Europe/Berlin'?)"]
+    assert told(text.replace("Berln", "Berlin"))[0].startswith("x.yaml:2:12: cron: '0 0 30 2 *' is no cron expression")

@@ -10,7 +10,7 @@ import msgspec
 from agentos.machine import events as ev
 from agentos.machine.facts.fold import Facts, workflow_state
 from agentos.machine.frontier import Frontier
-from agentos.machine.inputs import EffectsHeld, Input, StopAsked
+from agentos.machine.inputs import DRAINED, EffectsHeld, Input, StopAsked
 from agentos.machine.machine import Machine
 from agentos.values import canonical_json
 
@@ -27,7 +27,7 @@ class PureFace:
         self._gates, self._starts, self._captures = machine.gates, machine.starts, machine.captures
         self._asked = machine.capture_wanted, machine.captured_layer, machine.uncaptured
         self._told: list[Input] = [EffectsHeld(held=True)] if machine.held else []
-        self._told += [StopAsked()] if machine.stop_asked else []
+        self._told += [StopAsked(reason=DRAINED if machine.drained else "")] if machine.stop_asked else []
 
     def decides(self, given: Sequence[Input], now: datetime) -> list[ev.Event]:
         fresh = Machine(self._plan, self._facts, gates=self._gates, starts=self._starts)

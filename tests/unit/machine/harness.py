@@ -108,7 +108,7 @@ def _told(event: ev.Event) -> str:
             return f"workflow_paused {event.reason}"
         case ev.WorkflowStart() | ev.LeaseTaken() | ev.StateUpdated():
             return ""
-        case ev.TaskComplete() | ev.TaskWarning() | ev.TaskProcess():
+        case ev.TaskComplete() | ev.TaskWarning() | ev.TaskProcess() | ev.TaskPlaced():
             return f"{event.type} {event.task_id}"
     return event.type
 

@@ -12,6 +12,7 @@ from agentos.dag.define.workflow import Workflow
 from agentos.ids import TaskId
 from agentos.machine import events as ev
 from agentos.machine.inputs import LimitReached, SessionKnown
+from agentos.machine.resume import unfinished_reason
 from agentos.workflow.drive.attempt_specs import attempt_spec
 from tests.unit.machine.harness import START, Run, nothing, told
 from tests.unit.machine.test_sessions import resumed
@@ -57,6 +58,7 @@ def test_a_driver_that_dies_meanwhile_changes_nothing_but_who_waits() -> None:
     run.now += timedelta(seconds=600)
     resumed(run)
     assert "came to a limit" in run.last(ev.TaskWarning).message
+    assert unfinished_reason(run.task("a")) == "waits for the end of a limit, until 2026-01-01 01:00:00 UTC"
     assert run.machine.wake_at == START + HOUR
     assert run.running == []
     assert run.later(3000) == ["task_start a#2"]

@@ -130,7 +130,8 @@ def test_an_answer_in_the_last_layer_does_not_end_the_run_unmerged() -> None:
 @pytest.mark.parametrize(
     ("output", "why"),
     [
-        (None, "for each path"),
+        (None, "For example: agentos approve run merge:0 --use x=task:b"),
+        ("agent:claud", "the agent is one of claude, codex, gemini, opencode, copilot, not 'claud' (did you mean"),
         ({"x": "task:c"}, "no version"),
         ({"x": 1}, "no version"),
         ({"y": "worktree"}, "not in conflict"),
@@ -388,7 +389,7 @@ def test_a_dead_driver_leaves_the_agent_to_the_next() -> None:
     [
         ("agent:nobody", "not 'nobody'"),
         ("agent:", "agent is one of"),
-        ("agent:command", "needs `command`"),
+        ("agent:command", "not 'command'"),
         ("claude", "for each path"),
     ],
 )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentos.exceptions import CheckpointCorruptedError, NewerSchemaError
-from agentos.ids import EPOCH, GateId, WorkflowId
+from agentos.ids import EPOCH, GateId, TaskId, WorkflowId
 from agentos.machine import events as ev
 from agentos.machine.commands import EFFECT_ANSWERS
 from agentos.store import codec
@@ -112,9 +112,12 @@ def test_an_older_version_is_kept_from_a_gate_that_covers_files_and_from_no_othe
     )
     none_there_yet = msgspec.structs.replace(gate, seq=2, covers={})
     covering = msgspec.structs.replace(gate, seq=3, covers={"a.txt": "digest"})
-    rows, blobs = codec.encode_events([gate, none_there_yet, covering], codec.first_digest(RUN))
-    assert [row.version for row in rows] == [1, 2, 2]
-    assert decode(rows, blobs) == [gate, none_there_yet, covering]
+    verified = (ev.ShownCheck(task_id=TaskId("t"), command="make test", exit_code=0, tree="f" * 40),)
+    of_all = msgspec.structs.replace(gate, seq=4, covers={ev.ALL_FILES: "digest"}, verified=verified)
+    events = [gate, none_there_yet, covering, of_all]
+    rows, blobs = codec.encode_events(events, codec.first_digest(RUN))
+    assert [row.version for row in rows] == [1, 2, 2, 4]
+    assert decode(rows, blobs) == events
 
 
 def test_a_body_that_is_no_event_is_damage() -> None:

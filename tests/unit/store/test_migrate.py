@@ -21,8 +21,9 @@ from agentos.store.sqlite.database import open_store
 from agentos.store.sqlite.migrations import backup_path
 from tests.contract.journals import RUN, RUNNING, Journal, create
 
-NEXT = Migration(2, "colour", "-- a note; with a semicolon\nALTER TABLE run ADD COLUMN colour TEXT;\n")
-AFTER = Migration(3, "shade", "CREATE TABLE shade (x);\nINSERT INTO shade VALUES (1);")
+KNOWN = len(migrations())
+NEXT = Migration(KNOWN + 1, "colour", "-- a note; with a semicolon\nALTER TABLE run ADD COLUMN colour TEXT;\n")
+AFTER = Migration(KNOWN + 2, "shade", "CREATE TABLE shade (x);\nINSERT INTO shade VALUES (1);")
 STEPS = (*migrations(), NEXT, AFTER)
 
 
@@ -33,7 +34,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def old(path: Path) -> Path:
-    """A database of version 1 with a finished run in it."""
+    """A database of the newest version with a finished run in it."""
     store = open_store(path)
     lease, journal = create(store), Journal()
     journal.start("a")
@@ -50,9 +51,9 @@ def ask(path: Path, sql: str) -> list[tuple[object, ...]]:
 
 
 def schema_of(connection: sqlite3.Connection) -> set[tuple[str, str, str]]:
-    """Tables, indexes and views, without comments and blanks."""
+    """Tables, indexes and views, without comments and blanks: a column that is added stands right behind a comma."""
     rows = connection.execute("SELECT type, name, coalesce(sql, '') FROM sqlite_schema").fetchall()
-    return {(kind, name, re.sub(r"\s+", " ", re.sub(r"--[^\n]*", "", sql))) for kind, name, sql in rows}
+    return {(kind, name, re.sub(r"\s+", "", re.sub(r"--[^\n]*", "", sql))) for kind, name, sql in rows}
 
 
 def test_a_fresh_schema_equals_a_migrated_one(path: Path) -> None:
@@ -98,24 +99,24 @@ def test_a_writing_open_migrates_after_a_private_copy(old: Path) -> None:
     store.verify(RUN)
     assert len(store.list_checkpoints(RUN)) == 1
     store.close()
-    assert ask(old, "PRAGMA user_version") == [(3,)]
+    assert ask(old, "PRAGMA user_version") == [(KNOWN + 2,)]
     assert ask(old, "SELECT colour FROM run") == [(None,)]
     assert ask(old, "SELECT count(*) FROM workflow_checkpoint") == [(1,)]
-    copy = backup_path(old, 1)
-    assert copy.name == "x.db.backup-v1"
+    copy = backup_path(old, KNOWN)
+    assert copy.name == f"x.db.backup-v{KNOWN}"
     assert stat.S_IMODE(copy.stat().st_mode) == 0o600
     kept = open_store(copy)
     kept.verify(RUN)
     kept.close()
-    assert ask(copy, "PRAGMA user_version") == [(1,)]
-    assert sorted(os.listdir(old.parent)) == ["x.db", "x.db.backup-v1"]
+    assert ask(copy, "PRAGMA user_version") == [(KNOWN,)]
+    assert sorted(os.listdir(old.parent)) == ["x.db", f"x.db.backup-v{KNOWN}"]
 
 
 def test_opening_again_does_nothing_more(old: Path) -> None:
     open_store(old, steps=STEPS).close()
-    before = backup_path(old, 1).stat().st_mtime_ns
+    before = backup_path(old, KNOWN).stat().st_mtime_ns
     open_store(old, steps=STEPS).close()
-    assert backup_path(old, 1).stat().st_mtime_ns == before
+    assert backup_path(old, KNOWN).stat().st_mtime_ns == before
 
 
 def test_looking_never_migrates(old: Path) -> None:
@@ -124,7 +125,7 @@ def test_looking_never_migrates(old: Path) -> None:
     assert len(store.list_runs()) == len(store.list_checkpoints(RUN)) == 1
     store.close()
     assert old.read_bytes() == content
-    assert not backup_path(old, 1).exists()
+    assert not backup_path(old, KNOWN).exists()
 
 
 def test_a_live_run_of_another_version_is_not_disturbed(old: Path) -> None:
@@ -132,18 +133,18 @@ def test_a_live_run_of_another_version_is_not_disturbed(old: Path) -> None:
     lease = create(driving, "alive")
     with pytest.raises(StoreUnavailableError, match="drives run alive"):
         open_store(old, steps=STEPS)
-    assert ask(old, "PRAGMA user_version") == [(1,)]
-    assert not backup_path(old, 1).exists()
+    assert ask(old, "PRAGMA user_version") == [(KNOWN,)]
+    assert not backup_path(old, KNOWN).exists()
     driving.release_lease(lease)
     open_store(old, steps=STEPS).close()
     driving.close()
 
 
 def test_a_broken_step_changes_nothing_and_keeps_the_steps_before_it(old: Path) -> None:
-    broken = Migration(3, "broken", "CREATE TABLE half (x);\nSELECT nonsense;")
+    broken = Migration(KNOWN + 2, "broken", "CREATE TABLE half (x);\nSELECT nonsense;")
     with pytest.raises(CheckpointCorruptedError, match="nonsense"):
         open_store(old, steps=(*migrations(), NEXT, broken))
-    assert ask(old, "PRAGMA user_version") == [(2,)]
+    assert ask(old, "PRAGMA user_version") == [(KNOWN + 1,)]
     assert ask(old, "SELECT count(*) FROM sqlite_schema WHERE name = 'half'") == [(0,)]
     store = open_store(old, steps=STEPS)
     store.verify(RUN)
@@ -166,11 +167,11 @@ def test_a_kill_in_the_middle_leaves_a_whole_version(old: Path, count: int) -> N
         [sys.executable, "-c", code], env=os.environ | {"AGENTOS_CRASH_AT": f"migrate.inside:{count}"}, check=False
     )
     assert killed.returncode == -9
-    assert ask(old, "PRAGMA user_version") == [(count,)]
+    assert ask(old, "PRAGMA user_version") == [(KNOWN + count - 1,)]
     store = open_store(old, steps=STEPS)
     store.verify(RUN)
     store.close()
-    assert ask(old, "PRAGMA user_version") == [(3,)]
+    assert ask(old, "PRAGMA user_version") == [(KNOWN + 2,)]
 
 
 def test_of_two_that_open_at_once_one_migrates(old: Path) -> None:

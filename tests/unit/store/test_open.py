@@ -26,6 +26,7 @@ from agentos.exceptions import (
     StoreUnavailableError,
     WorkflowConfigurationError,
 )
+from agentos.store.sqlfiles import migrations
 from agentos.store.sqlite import database as sqlite_open
 from agentos.store.sqlite.database import open_store
 from agentos.store.sqlite.driver import insist, translate_error
@@ -86,8 +87,9 @@ def test_the_database_says_what_it_is(made: Path) -> None:
             for name in ("application_id", "user_version", "auto_vacuum", "journal_mode")
         }
         facts = dict(connection.execute("SELECT key, value FROM meta"))
-    assert pragma == {"application_id": APPLICATION_ID, "user_version": 1, "auto_vacuum": 2, "journal_mode": "wal"}
-    assert facts["made_with_schema"] == "1"
+    known = len(migrations())
+    assert pragma == {"application_id": APPLICATION_ID, "user_version": known, "auto_vacuum": 2, "journal_mode": "wal"}
+    assert facts["made_with_schema"] == str(known)
 
 
 @pytest.mark.parametrize(("durability", "level"), [("full", 2), ("process", 1)])
@@ -263,7 +265,7 @@ def test_a_newer_schema_is_refused_and_left_alone(made: Path, readonly: bool) ->
     with closing(sqlite3.connect(made)) as connection:
         connection.execute("PRAGMA user_version = 99")
     content = made.read_bytes()
-    with pytest.raises(NewerSchemaError, match=r"schema 99.*knows 1"):
+    with pytest.raises(NewerSchemaError, match=rf"schema 99.*knows {len(migrations())}"):
         open_store(made, readonly=readonly)
     assert made.read_bytes() == content
 
@@ -271,7 +273,7 @@ def test_a_newer_schema_is_refused_and_left_alone(made: Path, readonly: bool) ->
 def test_a_store_that_was_migrated_under_us_takes_no_lease(made: Path) -> None:
     store = open_store(made)
     with closing(sqlite3.connect(made)) as connection:
-        connection.execute("PRAGMA user_version = 2")
+        connection.execute(f"PRAGMA user_version = {len(migrations()) + 1}")
     for act in (lambda: create(store, "other"), lambda: store.take_lease(RUN, store.find_run(RUN).holder, 1.0)):  # type: ignore[arg-type]
         with pytest.raises(NewerSchemaError):
             act()

@@ -82,8 +82,12 @@ class RecordingHost:
     def allowance(self) -> Budget:
         return self.budget
 
-    async def capture_turn(self) -> None:
+    async def capture_turn(self) -> str:
         self.turns += 1
+        return ""
+
+    async def current_tree(self) -> str:
+        return ""
 
     def report_abandoned(self, ended: Awaitable[object]) -> None:
         self.abandonments.append(ended)

@@ -15,6 +15,7 @@ from agentos.exceptions import CheckpointCorruptedError, WorkflowConfigurationEr
 from agentos.extras import install_command
 from agentos.ids import TaskId, WorkflowId
 from agentos.machine.facts.fold import Facts
+from agentos.tasks.attempt import AttemptSpec
 from agentos.workflow.define.plans import decode_plan, encode_plan
 from agentos.workflow.drive.attempt_specs import attempt_spec, idempotency_key
 from agentos.workflow.drive.command_delivery import current_author
@@ -94,6 +95,23 @@ def test_an_attempt_is_given_its_values_its_variables_and_its_folder(tmp_path: P
     assert spec.function is None
     first = attempt_spec(plan, facts, plan.tasks[TaskId("a")], 1, flow.functions, tmp_path)
     assert (first.arguments, first.function) == ({"n": 7}, flow.functions[TaskId("a")])
+
+
+def test_agents_and_models_are_given_values_in_lists_too(tmp_path: Path) -> None:
+    flow = Workflow("f")
+    command = ["review", "--of=${{ params.who }}", "${{ params.files }}", "$${{ as it is }}"]
+    flow.add("a", "agent", agent="command", command=command, prompt="p")
+    flow.add("m", "llm", model="m", messages=[{"role": "user", "content": "Greet ${{ params.who }}."}])
+    plan = compile_plan(flow, {"who": "ada; rm", "files": ["a b", "c"]})
+
+    def spec_of(task_id: str) -> AttemptSpec:
+        return attempt_spec(plan, Facts(workflow_id=WorkflowId("w")), plan.tasks[TaskId(task_id)], 1, {}, tmp_path)
+
+    agent, llm = spec_of("a").agent, spec_of("m").llm
+    assert agent is not None
+    assert agent.command == ("review", "--of=ada; rm", "a b", "c", "${{ as it is }}")
+    assert llm is not None
+    assert llm.messages == ({"role": "user", "content": "Greet ada; rm."},)
 
 
 def test_the_key_is_the_same_over_attempts_and_new_in_another_run_or_epoch() -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from agentos.exceptions import AttemptError, RunRefusedError
 from agentos.workflows.issue import lineage
-from agentos.workflows.issue.briefs import Brief, IssueRun, Settings, changes_since, read_brief, slug
+from agentos.workflows.issue.briefs import Brief, IssueRun, IssueSettings, changes_since, read_brief, slug
 from agentos.workflows.issue.filing import intent_of, number_in, title_in
 from agentos.workflows.issue.prompts import prompts_digest
 from agentos.workflows.issue.roles import Filer, Role, parse_filer, parse_role
@@ -120,7 +120,7 @@ def test_the_identity_of_a_brief_is_its_path_from_the_root(tmp_path: Path) -> No
 
 
 def test_what_changed_is_told_in_words() -> None:
-    settings = Settings(drafter="llm:a", gates=("draft",))
+    settings = IssueSettings(drafter="llm:a", gates=("draft",))
     params = {"brief": "b.md", "digest": "d", "prompts": prompts_digest()}
     run = IssueRun(name="b", workflow_id="issue-b", status="waiting", params=params, settings=settings, is_own=True)
     same = Brief(path="b.md", digest="d", characters=99)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from agentos.cli.answer_signature import read_signature, signing_options
 from agentos.cli.options import (
     author_option,
     files_options,
@@ -21,12 +22,12 @@ from agentos.cli.options import (
     run_argument,
 )
 from agentos.cli.output import say, say_outcome
-from agentos.cli.render.text import printable
 from agentos.client.answers import answer, find_gate, vouched_value
 from agentos.client.places import find_run
 from agentos.client.types import IT_RAN
 from agentos.client.worktree import Client
 from agentos.exceptions import LeaseHeldError
+from agentos.render.text import printable
 
 if TYPE_CHECKING:
     from agentos.client.places import FoundRun
@@ -44,6 +45,7 @@ Examples:
   agentos approve nightly approve:ship --reason "checked on staging"
   agentos approve draft-7 approval:look --choose revise --reason-file notes.md
   agentos approve nightly ask:pay --choose it-ran --output "receipt 17"
+  agentos approve nightly approve:ship --sign
   agentos approve nightly merge:0 --use app.py=task:backend --use notes.md=file:merged.md
   agentos approve nightly merge:0 --resolve-with agent:claude
 
@@ -59,6 +61,9 @@ A gate that asks about a merge needs --use for each path: `worktree` (what is th
 `task:ID`, where they conflict; what is not in conflict is kept, whoever it is from. `file:PATH` is a whole merged file
 that you prepared. --resolve-with lets an agent resolve the conflicts first, in a worktree of its own: then a gate asks
 again, and what the agent did is one of the versions.
+
+A gate with `by: signed` takes a yes with the SSH signature of somebody whom the repository's .agentos-signers names:
+--sign makes it, with ssh-keygen. It is valid for this answer to this question about these inputs and files.
 
 \b
 Exit codes:
@@ -82,6 +87,7 @@ Exit codes:
     "--output-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="The same, from a file."
 )
 @files_options
+@signing_options
 @click.option(
     "--use",
     metavar="PATH=VERSION",
@@ -106,6 +112,7 @@ def command(
     use: tuple[str, ...],
     resolve_with: str | None,
     repo: Path | None,
+    **signing: Any,
 ) -> int:
     if len([given for given in (use, resolve_with, output, output_file) if given not in (None, ())]) > 1:
         raise click.UsageError(
@@ -124,11 +131,15 @@ def command(
         raise click.UsageError("--use names a path twice: one choice settles a path")
     if choose == IT_RAN:
         told = vouched_value(found, gate_id, output)
+    signature = read_signature(found, gate_id, approved=True, choice=choose, reason=reason, **signing)
+    if signature is None:
+        return 0
     if not no_resume and found.record.holder is None:  # before it is answered: it could not go on here
         from agentos.client.upkeep import refuse_untrusted
 
         refuse_untrusted(found.place.root, "on_wait", "on_end")
-    became = answer(found, gate_id, approved=True, author=author, choice=choose, reason=reason, output=told)
+    more = {"choice": choose, "reason": reason, "output": told, "signature": signature}
+    became = answer(found, gate_id, approved=True, author=author, **more)
     said = f"answered with {printable(choose)}" if choose else "approved"
     say_outcome(found, f"{printable(gate_id)} {said}", became)
     now = Client(place=found.place).find(found.record.workflow_id)

@@ -9,10 +9,10 @@ import click
 from agentos.cli.boundary import Exit
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
-from agentos.cli.render.text import count, name_some, printable, printable_lines, short
-from agentos.cli.render.value_text import as_json_text, is_described, parameter_cells
 from agentos.client import definitions
 from agentos.client.definitions import CheckedFile, PlannedRow
+from agentos.render.text import count, name_some, printable, printable_lines, short
+from agentos.render.value_text import as_json_text, is_described, parameter_cells
 
 OUTPUT = list[CheckedFile]
 
@@ -71,6 +71,8 @@ def _print_for_people(checked: CheckedFile, *, quiet: bool) -> None:
     click.echo(printable(f"{checked.file}: {checked.name}, {shape}"))
     starts = "each task starts when its needs are done" if checked.schedule == "ready" else "one layer after the other"
     click.echo(printable(f"  schedule: {checked.schedule}, {starts} ({checked.schedule_reason})"))
+    if checked.cron:
+        click.echo(printable(f"  runs at {checked.cron}, once added: agentos schedule add {checked.file}"))
     if any(is_described(one) for one in checked.params):
         click.echo("  parameters:")
         described = [parameter_cells(one) for one in checked.params]
@@ -99,6 +101,8 @@ def _remarks(task: PlannedRow) -> str:
     remarks = [f"effects {'+'.join(task.effects)}"]
     if task.for_each:
         remarks.append("for each item")
+    if task.candidates:
+        remarks.append(f"candidates {name_some(task.candidates, 5)}")
     if task.condition:
         remarks.append(f"if {short(task.condition, 60)}")
     if task.needs:

@@ -11,9 +11,9 @@ import msgspec
 from agentos import typed
 from agentos.cli.options import json_option, repo_option, run_or_newest
 from agentos.cli.output import print_json, print_table
-from agentos.cli.render.text import ago
 from agentos.client.places import find_run
 from agentos.client.worktree import Client
+from agentos.render.text import ago
 
 
 class CheckpointRow(msgspec.Struct, frozen=True, kw_only=True):

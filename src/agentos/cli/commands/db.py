@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -10,10 +14,10 @@ import msgspec
 from agentos import typed
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
-from agentos.cli.render.text import printable
 from agentos.client import upkeep
 from agentos.client.places import Location, find_location
-from agentos.client.upkeep import RunSize
+from agentos.client.upkeep import BackedUp, RestoredDatabase, RunSize
+from agentos.render.text import count, printable
 
 
 class DatabasePath(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,6 +51,10 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """What they take, in git's own folder."""
     prunable: int
     """Checkpoints that `agentos prune --all` would delete."""
+    retention: str
+    """How long runs are kept, as the settings say; empty where they say nothing."""
+    expired: int
+    """Runs that a worker would delete now because of that."""
     tables: dict[str, int]
     """Bytes by table, with indexes; empty where this SQLite cannot tell."""
     runs: list[RunSize]
@@ -69,18 +77,26 @@ class Migrated(msgspec.Struct, frozen=True, kw_only=True):
     """False for a dry run."""
 
 
-OUTPUT = {"path": DatabasePath, "stats": Stats, "migrate": Migrated}
+OUTPUT = {
+    "path": DatabasePath,
+    "stats": Stats,
+    "migrate": Migrated,
+    "backup": BackedUp,
+    "restore": RestoredDatabase,
+}
 
 
 @click.group(
     "db",
     help="""\b
-Where state lives, and how much of it there is.
+Where state lives, how much of it there is, and copies of it.
 
 \b
 Examples:
   agentos db path
   agentos db stats
+  agentos db backup /backups/app.db
+  agentos db restore /backups/app.db
   agentos db migrate --dry-run
 """,
 )
@@ -135,6 +151,8 @@ def stats(as_json: bool, repo: Path | None) -> None:
         "snapshots": taken.snapshots if taken is not None else 0,
         "snapshot_bytes": taken.total_bytes if taken is not None else 0,
         "prunable": sum(run.prunable for run in measured.runs),
+        "retention": stored.retention,
+        "expired": stored.expired,
     }
     found = typed.convert(msgspec.structs.asdict(measured) | other, Stats)
     if as_json:
@@ -147,6 +165,10 @@ def stats(as_json: bool, repo: Path | None) -> None:
     click.echo(f"  {found.task_log_bytes:>14,} bytes in log files of tasks")
     click.echo(f"  {found.snapshot_bytes:>14,} bytes in {found.snapshots} snapshots of files, in git's folder")
     click.echo(f"  {found.prunable:>14,} checkpoints would go with `agentos prune --all`")
+    if found.retention:
+        click.echo(
+            f"  {found.expired:>14,} runs are older than `retention` says ({found.retention}): a worker deletes them"
+        )
     for name, size in found.tables.items():
         click.echo(f"  {size:>14,} bytes in table {printable(name)}")
     click.echo("")
@@ -197,6 +219,116 @@ def migrate(dry_run: bool, as_json: bool, repo: Path | None) -> None:
         )
         if pending.backup:
             say(f"{'The copy would be' if dry_run else 'A copy of it as it was is'} {printable(pending.backup)}")
+
+
+@command.command(
+    "backup",
+    help="""\b
+Copy the database into one file, while runs go on.
+
+\b
+Examples:
+  agentos db backup /backups/app.db
+  agentos db backup "/backups/app-$(date +%F).db" --json
+  agentos db backup /backups/app.db --force         over the one of yesterday
+
+The copy is made aside and gets its name once its file and every record in it were checked. Only you may read it:
+prompts, answers and outputs are in it. Snapshots of files and logs of tasks are not; `agentos export --files` has
+those of a run. A database on PostgreSQL is copied by pg_dump: the command to type is named.
+
+\b
+Exit codes:
+  2   something has that name already, or the database is PostgreSQL's
+  6   a record is damaged, or of a newer AgentOS: nothing was written
+  75  no room, or the database cannot be read now
+""",
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
+@json_option
+@repo_option
+def backup(file: Path, force: bool, as_json: bool, repo: Path | None) -> None:
+    with _shown_progress() as progress:
+        made = upkeep.back_up_database(file, repo, force=force, progress=progress)
+    if as_json:
+        print_json(made)
+        return
+    click.echo(f"{printable(made.file)}: {count(made.runs, 'run')}, {made.bytes:,} bytes, every record checked")
+    say(f"To put it back: agentos db restore {shlex.quote(printable(made.file))}")
+
+
+@command.command(
+    "restore",
+    help="""\b
+Put a copy that `db backup` made in the place of the database.
+
+\b
+Examples:
+  agentos db restore /backups/app.db
+  agentos db restore /backups/app.db --moved        of a worktree that is here now
+
+Every record of the copy is checked first; nothing is repaired. The database that was there keeps a dated name beside
+it, which is said. While a run is driven, or a process has the database open, nothing is done (exit code 75).
+
+Files of the worktree are not touched. Snapshots of files are not in the copy: it is said which ones the runs need and
+are not here, and which are left over from runs that the copy does not know. Nothing of that is deleted.
+
+A database on PostgreSQL is put back by pg_restore: the commands to type are named.
+
+\b
+Exit codes:
+  1   the copy, or what is in its place, is not a database of AgentOS
+  2   the copy is of another worktree, or the database is PostgreSQL's
+  6   the copy is damaged, or of a newer AgentOS
+  75  a process drives a run or has the database open, or there is no room
+""",
+)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--moved", is_flag=True, help="The copy is of another worktree or host, which has moved here.")
+@json_option
+@repo_option
+def restore(file: Path, moved: bool, as_json: bool, repo: Path | None) -> None:
+    with _shown_progress() as progress:
+        done = upkeep.restore_database(file, repo, moved=moved, progress=progress)
+    if as_json:
+        print_json(done)
+        return
+    click.echo(f"{printable(done.path)} is now what {printable(done.file)} has: {count(done.runs, 'run')}")
+    for before, now in done.kept.items():
+        say(f"Kept: what was {printable(before)} is {printable(now)}")
+    if moved:
+        say("Its runs say that they belong elsewhere. To go on with one: agentos resume RUN --repo .")
+    for run in done.lacking:
+        cuts = f", of {count(len(run.checkpoints), 'checkpoint')}" if run.checkpoints else ""
+        what = f"{count(len(run.snapshots), 'snapshot')} of files of run {printable(run.workflow_id)}{cuts}"
+        say(f"Not here: {what}. Its files cannot be put back to them.")
+    if done.elsewhere:
+        say(f"Not looked for: snapshots of {count(len(done.elsewhere), 'run')} whose worktree is not here.")
+    for name, number in done.left_over.items():
+        say(
+            f"Left over: {count(number, 'snapshot')} of run {printable(name)}, which the copy does not know. "
+            f"To delete: agentos delete {shlex.quote(printable(name))}"
+        )
+
+
+@contextmanager
+def _shown_progress() -> Iterator[Callable[[str, int, int], None]]:
+    """At a terminal, one line on stderr that says how far it is; it goes at the end."""
+    shown = sys.stderr is not None and sys.stderr.isatty()
+    told = ""
+
+    def tell(what: str, done: int, total: int) -> None:
+        nonlocal told
+        text = f"{100 * done // max(total, 1)} % {what}"
+        if shown and text != told:
+            print(f"\r{text:<20}", end="", file=sys.stderr, flush=True)
+            told = text
+
+    try:
+        yield tell
+    finally:
+        if told:
+            print(f"\r{'':<20}\r", end="", file=sys.stderr, flush=True)
 
 
 def _path_without_password(location: Location) -> str:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
@@ -13,16 +11,12 @@ import msgspec
 from agentos.cli import shell_completion
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
-from agentos.cli.render.text import count, printable, short, short_middle
-from agentos.cli.render.value_text import change_lines
 from agentos.client import diffs
-from agentos.client.diffs import FilesDiff, Side, StateChange, StateDiff, StateDifference, TaskDiff
+from agentos.client.diffs import FilesDiff, Side, StateDiff, TaskDiff
 from agentos.client.places import FoundRun
-
-WIDEST = 100
-LEAD = 20
-"""So many characters are shown before the first one that differs."""
-
+from agentos.render.difference_text import difference_lines
+from agentos.render.text import printable
+from agentos.render.value_text import change_lines
 
 OUTPUT = StateDiff | TaskDiff
 
@@ -74,7 +68,7 @@ def command(first: str, second: str, as_patch: bool, paths: tuple[str, ...], as_
         return
     sides = f"- {_describe_side(shown.first)}", f"+ {_describe_side(shown.second)}"
     changes = ("", "Files", *change_lines(shown.files.changes)) if shown.files.changes else ()
-    for line in (*sides, *_lines(shown.difference), *changes):
+    for line in (*sides, *difference_lines(shown.difference), *changes):
         click.echo(printable(line))
     if shown.difference.is_empty:
         say("The states are the same.")
@@ -121,61 +115,3 @@ def _describe_side(side: Side) -> str:
     if side.kind == "run":
         return f"run {printable(side.id)} as it stands"
     return f"checkpoint {side.id} of run {printable(side.workflow_id)}, layer {side.layer + 1}"
-
-
-def _lines(found: StateDifference) -> Iterator[str]:
-    yield from _section("Tasks", found.tasks)
-    yield from _section("Context", found.context)
-    messages = found.messages
-    if messages.added or messages.removed:
-        yield from ("", f"Messages ({count(messages.same, 'message')} the same before)")
-        yield from (f"- {_value(message)}" for message in messages.removed)
-        yield from (f"+ {_value(message)}" for message in messages.added)
-    yield from _section("Decisions", found.decisions)
-
-
-def _section(title: str, changes: list[StateChange]) -> Iterator[str]:
-    if changes:
-        yield from ("", title)
-    for change in changes:
-        name = short_middle(printable(change.id), WIDEST)
-        if change.change == "changed":
-            yield f"! {name}"
-            yield from _fields(change.before, change.after)
-        elif change.change == "removed":
-            yield f"- {name}  {_value(change.before)}"
-        else:
-            yield f"+ {name}  {_value(change.after)}"
-
-
-def _fields(before: Any, after: Any) -> Iterator[str]:
-    if not isinstance(before, dict) or not isinstance(after, dict):
-        yield f"    {_difference(before, after)}"
-        return
-    for name in dict.fromkeys((*before, *after)):
-        if before.get(name) != after.get(name):
-            yield f"    {printable(name)}: {_difference(before.get(name), after.get(name))}"
-
-
-def _difference(before: Any, after: Any) -> str:
-    """Both values; of long ones the part from a little before the first difference on."""
-    old, new = _json(before), _json(after)
-    pairs = enumerate(zip(old, new, strict=False))
-    same = next((place for place, (one, other) in pairs if one != other), min(len(old), len(new)))
-    begin = same - LEAD if max(len(old), len(new)) > WIDEST and same > 2 * LEAD else 0
-    where = f"  (the same up to character {same:,})" if begin else ""
-    return f"{_excerpt(old, begin)} -> {_excerpt(new, begin)}{where}"
-
-
-def _excerpt(text: str, begin: int) -> str:
-    return short(f"…{text[begin:]}" if begin else text, WIDEST)
-
-
-def _value(value: Any) -> str:
-    return short(_json(value), WIDEST)
-
-
-def _json(value: Any) -> str:
-    if isinstance(value, dict):
-        value = {name: item for name, item in value.items() if name not in ("task_id", "gate_id") and item is not None}
-    return printable(msgspec.json.encode(value).decode())

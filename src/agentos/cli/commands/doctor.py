@@ -12,9 +12,9 @@ import msgspec
 from agentos.cli.boundary import Exit
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
-from agentos.cli.render.text import count, printable
 from agentos.client import upkeep
 from agentos.client.upkeep import Checkup
+from agentos.render.text import count, printable
 
 OUTPUT = Checkup
 

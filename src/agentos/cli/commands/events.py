@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 
 from agentos.cli.options import json_option, repo_option, run_or_newest
-from agentos.cli.render.event_json import AnyEvent, event_json
-from agentos.cli.render.event_text import event_line
 from agentos.client.places import find_run
 from agentos.client.types import events as ev
 from agentos.client.worktree import Client
+from agentos.render.event_json import AnyEvent, event_json
+from agentos.render.event_text import event_line
 
 OUTPUT = AnyEvent
 """Of each line."""

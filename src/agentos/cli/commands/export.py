@@ -15,10 +15,10 @@ import msgspec
 
 from agentos.cli.options import json_option, repo_option, run_argument
 from agentos.cli.output import print_json, say
-from agentos.cli.render.text import printable
 from agentos.client.places import find_run
 from agentos.client.worktree import Client
 from agentos.exceptions import RunRefusedError
+from agentos.render.text import printable
 
 
 class Exported(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,8 +12,6 @@ from agentos.cli import shell_completion
 from agentos.cli.drive_flags import DriveFlags, drive_flags
 from agentos.cli.options import changed_params_option, repo_option, rerun_option
 from agentos.cli.output import say
-from agentos.cli.render.event_json import AnyEvent
-from agentos.cli.render.text import printable
 from agentos.cli.terminal.session import drive_here, open_view
 from agentos.client.definitions import parse_params, typed_params
 from agentos.client.places import repo_argument
@@ -21,6 +19,8 @@ from agentos.client.runs import make_fork, with_fork
 from agentos.client.views import RunModel
 from agentos.client.worktree import Client
 from agentos.ids import short_id
+from agentos.render.event_json import AnyEvent
+from agentos.render.text import printable
 
 if TYPE_CHECKING:
     from agentos.client.types import Facts, ForkWorktree, Place

@@ -10,8 +10,9 @@ import click
 
 from agentos.cli.options import repo_option
 from agentos.cli.output import say
-from agentos.cli.render.plan_graph import boxes, mermaid
 from agentos.client.definitions import drawing
+from agentos.render.plan_graph import boxes, mermaid
+from agentos.render.plan_svg import plan_svg
 
 _MERMAID_EDGES = 500
 """What Mermaid draws unless its `maxEdges` says otherwise."""
@@ -27,9 +28,11 @@ Examples:
   agentos graph hello
   agentos graph hello > hello.mmd
   agentos graph 0198c --format mermaid
+  agentos graph 0198c --svg > run.svg
 
-At a terminal it draws boxes, a layer each; elsewhere it prints Mermaid, which GitHub and many editors render. Of a run,
-by its id or the beginning of it, the tasks show how they stand. Nothing is run; a Python file is imported.
+At a terminal it draws boxes, a layer each; elsewhere it prints Mermaid, which GitHub and many editors render. --svg
+prints a picture that any browser opens. Of a run, by its id or the beginning of it, the tasks show how they stand.
+Nothing is run; a Python file is imported.
 
 \b
 Exit codes:
@@ -41,18 +44,20 @@ Exit codes:
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["mermaid", "text"]),
+    type=click.Choice(["mermaid", "text", "svg"]),
     help="How to draw. [default: text at a terminal, else mermaid]",
 )
+@click.option("--svg", "form", flag_value="svg", help="The same as --format svg.")
 @repo_option
 def command(target: str, form: str | None, repo: Path | None) -> None:
     form = form or ("text" if sys.stdout.isatty() else "mermaid")
     plan, statuses = drawing(target, repo)
-    if form == "text":
-        lines = boxes(plan, statuses, shutil.get_terminal_size().columns)
+    if form == "svg":
+        click.echo(plan_svg(plan, statuses, standalone=True))
+    elif form == "text":
+        click.echo("\n".join(boxes(plan, statuses, shutil.get_terminal_size().columns)))
     else:
-        lines = mermaid(plan, statuses)
-    click.echo("\n".join(lines))
+        click.echo("\n".join(mermaid(plan, statuses)))
     edges = sum(len(task.definition.needs) for task in plan.tasks.values())
     if form == "mermaid" and edges > _MERMAID_EDGES:
         say(f"{edges:,} edges: Mermaid draws {_MERMAID_EDGES} unless its maxEdges says more; --format text draws all.")

@@ -10,10 +10,10 @@ import click
 
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
-from agentos.cli.render.text import printable
 from agentos.client.upkeep import Imported
 from agentos.client.worktree import Client
 from agentos.exceptions import RunRefusedError
+from agentos.render.text import printable
 
 OUTPUT = Imported
 

@@ -10,10 +10,10 @@ import click
 from agentos.cli.boundary import say_problems
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
-from agentos.cli.render.text import ago, printable, short
-from agentos.cli.render.value_text import covers_lines, evidence_lines, given_lines
-from agentos.client import answers
-from agentos.client.answers import InboxGate
+from agentos.client.answers import choice_argument
+from agentos.client.waiting import InboxGate, inbox
+from agentos.render.text import ago, printable, short
+from agentos.render.value_text import check_lines, covers_lines, evidence_lines, given_lines
 
 OUTPUT = list[InboxGate]
 
@@ -39,7 +39,7 @@ Exit codes:
 @json_option
 @repo_option
 def command(as_json: bool, repo: Path | None) -> int | None:
-    found = answers.inbox(repo)
+    found = inbox(repo)
     code = say_problems(found.problems)
     if as_json:
         print_json(found.gates)
@@ -58,7 +58,7 @@ def _print_for_people(gate: InboxGate, now: datetime) -> None:
     click.echo(f"  {printable(gate.name)}, asked {ago(gate.opened_at, now)}{until}, in {printable(gate.root)}")
     for line in given_lines(gate.inputs):
         click.echo(f"    {line}")
-    for line in covers_lines(gate.covers, gate.again):
+    for line in (*covers_lines(gate.covers, gate.again), *check_lines(gate.verified)):
         click.echo(f"    {line}")
     for line in evidence_lines(gate.evidence) if gate.evidence is not None else ():
         click.echo(f"    {line}")
@@ -66,7 +66,7 @@ def _print_for_people(gate: InboxGate, now: datetime) -> None:
         click.echo(f"    about the file {printable(gate.file)}")
     if gate.kind == "ask":
         for choice in gate.choices:
-            click.echo(f"  {printable(gate.approve + answers.choice_argument(gate.kind, choice))}")
+            click.echo(f"  {printable(gate.approve + choice_argument(gate.kind, choice))}")
     else:
         click.echo(f"  {printable(gate.approve)}")
     if gate.choices and gate.kind != "ask":

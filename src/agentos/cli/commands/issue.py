@@ -30,12 +30,12 @@ from agentos.cli.issue.single import (
 )
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
-from agentos.cli.render.text import count, printable
 from agentos.client.places import find_location, find_place
 from agentos.client.worktree import Client
 from agentos.exceptions import AgentosError, RunRefusedError
+from agentos.render.text import count, printable
 from agentos.workflows.issue import briefs
-from agentos.workflows.issue.briefs import Settings
+from agentos.workflows.issue.briefs import IssueSettings
 from agentos.workflows.issue.roles import parse_filer, parse_role
 
 OUTPUT = list[IssueRow]
@@ -239,12 +239,12 @@ def _show(rows: Sequence[IssueRow], as_json: bool) -> None:
 # --- what was typed -------------------------------------------------------------------------------------------------
 
 
-def _settings(typed: dict[str, Any]) -> tuple[dict[str, Any], Settings]:
+def _settings(typed: dict[str, Any]) -> tuple[dict[str, Any], IssueSettings]:
     """What was asked for explicitly, and all of it with the defaults."""
     asked = {name: value for name, value in typed.items() if value is not None}
     if "gates" in asked:
         asked["gates"] = _gates(asked["gates"])
-    settings = Settings(**asked)
+    settings = IssueSettings(**asked)
     roles = [parse_role(settings.drafter, "--drafter"), parse_role(settings.reviewer, "--reviewer")]
     parse_filer(settings.filer)
     if settings.budget is not None and all(role.kind == "command" for role in roles):

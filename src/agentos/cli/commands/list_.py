@@ -13,8 +13,8 @@ from agentos import typed
 from agentos.cli.boundary import say_problems
 from agentos.cli.options import json_option, label_option, repo_option
 from agentos.cli.output import print_json, print_table, say
-from agentos.cli.render.text import ago, short
-from agentos.client.places import FoundRun, RunStatus, list_runs
+from agentos.client.places import FoundRun, RunStatus, Waiting, list_runs
+from agentos.render.text import ago, local, short
 
 
 class RunRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +43,11 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """The run it was forked from."""
     labels: list[str]
     """Given when it began."""
+    queue: str | None
+    """Of a run that was submitted and has not begun, as the next two: who may take it. Else null."""
+    priority: int | None
+    ready_at: datetime | None
+    """No worker takes it before."""
     saved_states: bool
     """Made by a CheckpointManager used by itself: it holds states, and no tasks."""
 
@@ -125,6 +130,7 @@ def _row(run: FoundRun) -> RunRow:
         "repository": record.scope.repository,
         "driver": str(record.holder) if record.holder else None,
         "saved_states": record.kind == "states",
+        **{name: getattr(record.waiting, name, None) for name in ("queue", "priority", "ready_at")},
     }
     return typed.convert(msgspec.structs.asdict(record) | other, RunRow)
 
@@ -136,6 +142,9 @@ def _print_for_people(runs: list[FoundRun], *, several: bool) -> None:
     repositories = len({record.scope.repository for record in records}) > 1
     hosts = len({record.host for record in records}) > 1
     asked = {"WORKTREE": several, "REPOSITORY": repositories, "HOST": hosts}
+    waits = [run.record.waiting or Waiting() for run in runs]
+    asked |= {"QUEUE": any(one.queue for one in waits), "PRIORITY": any(one.priority for one in waits)}
+    asked |= {"FROM": any(one.ready_at is not None and one.ready_at > now for one in waits)}
     where = [name for name, wanted in asked.items() if wanted]
     rows = [
         (
@@ -147,8 +156,15 @@ def _print_for_people(runs: list[FoundRun], *, several: bool) -> None:
             *((record.root or str(run.place.root),) if several else ()),
             *((record.scope.repository,) if repositories else ()),
             *((record.host,) if hosts else ()),
+            *((waiting.queue or "-",) if asked["QUEUE"] else ()),
+            *((str(waiting.priority),) if asked["PRIORITY"] else ()),
+            *(
+                (local(waiting.ready_at) if waiting.ready_at and waiting.ready_at > now else "-",)
+                if asked["FROM"]
+                else ()
+            ),
         )
-        for run, record in zip(runs, records, strict=True)
+        for run, record, waiting in zip(runs, records, waits, strict=True)
     ]
     print_table(
         ("RUN", "WORKFLOW", "STATUS", "LAYER", "BEGAN", *where),

@@ -14,8 +14,8 @@ import msgspec
 from agentos.cli import shell_completion
 from agentos.cli.options import json_option, repo_option, run_or_newest
 from agentos.cli.output import say
-from agentos.cli.render.text import escape_json, local, printable
 from agentos.client.task_logs import LogLine, RunLogs
+from agentos.render.text import escape_json, local, printable
 
 OUTPUT = LogLine
 """One object for each line."""

@@ -13,11 +13,11 @@ from agentos.cli import shell_completion
 from agentos.cli.boundary import Exit, exit_of_signal
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
-from agentos.cli.render.text import count, printable, printable_lines
 from agentos.client import proofs
 from agentos.client.definitions import parse_params
 from agentos.client.process import StopSignals, shield_output
 from agentos.client.proofs import ProofVerdict, Proved
+from agentos.render.text import count, printable, printable_lines
 
 DIFF_LINES = 30
 """Of each diff that people are shown; `--json` has more of it."""

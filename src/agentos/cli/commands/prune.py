@@ -5,28 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-import msgspec
 
 from agentos.cli import shell_completion
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import give_space_back, print_json, print_table, say
-from agentos.cli.render.text import count, printable
 from agentos.client.places import load_settings
+from agentos.client.upkeep import PrunedRun
 from agentos.client.worktree import Client
+from agentos.render.text import count, printable
 
-
-class Pruned(msgspec.Struct, frozen=True, kw_only=True):
-    """A run whose checkpoints were pruned, as `prune --json` prints it."""
-
-    workflow_id: str
-    """The run's whole id."""
-    deleted: int
-    """Checkpoints that were deleted."""
-    kept: int
-    """Checkpoints that are left."""
-
-
-OUTPUT = list[Pruned]
+OUTPUT = list[PrunedRun]
 
 
 @click.command(
@@ -61,15 +49,12 @@ def command(run: str | None, keep: int | None, every: bool, as_json: bool, repo:
     number = keep or load_settings(client.place.root).keep
     if not number:
         raise click.UsageError("The setting `keep` is 0, which keeps all checkpoints: say how many with --keep N.")
-    ids = [record.workflow_id for record in client.list_runs()] if run is None else [client.find(run).workflow_id]
-    pruned = [
-        Pruned(
-            workflow_id=workflow_id,
-            deleted=client.prune(workflow_id, keep=number),
-            kept=len(client.checkpoints(workflow_id)),
-        )
-        for workflow_id in ids
-    ]
+    if run is None:
+        pruned = client.prune_all(keep=number)
+    else:
+        one = client.find(run).workflow_id
+        deleted = client.prune(one, keep=number)
+        pruned = [PrunedRun(workflow_id=one, deleted=deleted, kept=len(client.checkpoints(one)))]
     give_space_back(client)
     if as_json:
         print_json(pruned)

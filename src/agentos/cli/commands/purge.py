@@ -9,9 +9,9 @@ import click
 
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, print_table, say
-from agentos.cli.render.text import count, printable
 from agentos.client import files
 from agentos.client.files import Purged, path_in_snapshots
+from agentos.render.text import count, printable
 
 OUTPUT = Purged
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
+from agentos.cli.answer_signature import read_signature, signing_options
 from agentos.cli.options import (
     author_option,
     gate_argument,
@@ -16,10 +18,10 @@ from agentos.cli.options import (
     run_argument,
 )
 from agentos.cli.output import say_outcome
-from agentos.cli.render.text import printable
 from agentos.client import answers
 from agentos.client.answers import find_gate
 from agentos.client.places import find_run
+from agentos.render.text import printable
 
 
 @click.command(
@@ -33,7 +35,7 @@ Examples:
   agentos reject nightly approve:ship --reason "the tests are flaky"
 
 The task behind the gate fails, what depends on it is skipped, and no resume runs it: a fork asks anew. GATE may be left
-out if exactly one is open.
+out if exactly one is open. A no needs no signature; with --sign it has one, at a gate with `by: signed`.
 
 \b
 Exit codes:
@@ -47,12 +49,22 @@ Exit codes:
 @reason_option
 @reason_file_option
 @author_option
+@signing_options
 @repo_option
 def command(
-    run: str, gate: str | None, reason: str, reason_file: Path | None, author: str | None, repo: Path | None
+    run: str,
+    gate: str | None,
+    reason: str,
+    reason_file: Path | None,
+    author: str | None,
+    repo: Path | None,
+    **signing: Any,
 ) -> None:
     reason = read_reason(reason, reason_file)
     found = find_run(run, repo)
     gate_id = find_gate(found, gate)
-    became = answers.reject(found, gate_id, reason=reason, author=author)
+    signature = read_signature(found, gate_id, approved=False, reason=reason, **signing)
+    if signature is None:
+        return
+    became = answers.reject(found, gate_id, reason=reason, signature=signature, author=author)
     say_outcome(found, f"{printable(gate_id)} rejected", became)

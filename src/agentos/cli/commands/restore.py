@@ -8,8 +8,7 @@ import click
 
 from agentos.cli import shell_completion
 from agentos.cli.options import json_option, repo_option
-from agentos.cli.output import print_json
-from agentos.cli.render.value_text import show_put_back
+from agentos.cli.output import print_json, show_put_back
 from agentos.client import files
 from agentos.client.files import RestoreReport
 

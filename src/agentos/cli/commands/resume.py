@@ -14,10 +14,6 @@ from agentos.cli.boundary import Exit, exit_code
 from agentos.cli.drive_flags import DriveFlags, drive_flags
 from agentos.cli.options import changed_params_option, files_options, repo_option, rerun_option
 from agentos.cli.output import print_json, print_table, say
-from agentos.cli.render.comparison_text import comparison_lines
-from agentos.cli.render.event_text import resume_in_short
-from agentos.cli.render.text import count, printable, printable_lines
-from agentos.cli.render.value_text import change_lines
 from agentos.cli.terminal.session import drive_with_files, offer_rerun
 from agentos.client import places, upkeep
 from agentos.client.definitions import find_workflow, typed_params
@@ -37,6 +33,10 @@ from agentos.exceptions import (
     SnapshotNotFoundError,
     WorkflowNotFoundError,
 )
+from agentos.render.comparison_text import comparison_lines
+from agentos.render.event_text import resume_in_short
+from agentos.render.text import count, printable, printable_lines
+from agentos.render.value_text import change_lines
 
 if TYPE_CHECKING:
     from agentos.client.types import FilesChoice, InterruptedRun, Place

@@ -11,14 +11,14 @@ import click
 from agentos.cli import shell_completion
 from agentos.cli.drive_flags import DriveFlags, drive_flags
 from agentos.cli.options import label_option, repo_option
-from agentos.cli.render.event_json import AnyEvent
-from agentos.cli.render.text import printable
-from agentos.cli.render.value_text import parameter_cells
 from agentos.cli.terminal.session import drive_here
 from agentos.client.definitions import find_workflow, list_parameters, parse_params, with_types
 from agentos.client.runs import Selection, begin_run
 from agentos.exceptions import AgentosError
 from agentos.ids import TaskId
+from agentos.render.event_json import AnyEvent
+from agentos.render.text import printable
+from agentos.render.value_text import parameter_cells
 
 if TYPE_CHECKING:
     from agentos.client.types import Workflow
@@ -106,7 +106,10 @@ Exit codes:
 @click.option(
     "--prompt", metavar="TEXT", help="With --agent: what it is to do, word for word; `-` reads it from stdin."
 )
-@click.option("--verify", metavar="COMMAND", help="With --agent: for bash; it must succeed once the agent is done.")
+@click.option(
+    "--verify", multiple=True, metavar="COMMAND",
+    help="With --agent: for bash; it must succeed once the agent is done. May be given several times.",
+)  # fmt: skip
 @click.option(
     "--budget",
     type=click.FloatRange(min=0, min_open=True),
@@ -141,7 +144,7 @@ def command(
     selection = Selection(
         only=tuple(map(TaskId, only)), until=tuple(map(TaskId, until)), start=tuple(map(TaskId, start))
     )
-    work = {name: value for name, value in typed.items() if value is not None}
+    work = {name: value for name, value in typed.items() if value not in (None, ())}
     _refuse_unclear(file, work, has_params=bool(params or params_file))
     place, options, manner = flags.resolve(repo)  # first of all: no file is read where no state can be kept
     workflow = find_workflow(file, place.root) if file is not None else _agent_task(work)
@@ -170,6 +173,8 @@ def _refuse_unclear(file: str | None, work: dict[str, Any], *, has_params: bool)
 def _agent_task(work: dict[str, Any]) -> Workflow:
     from agentos.workflows.agent_task import agent_task  # most runs have a file
 
+    if commands := work.get("verify"):
+        work["verify"] = commands[0] if len(commands) == 1 else [{"run": command} for command in commands]
     if work["prompt"] == "-":
         try:
             work["prompt"] = sys.stdin.buffer.read().decode()

@@ -13,19 +13,24 @@ import msgspec
 
 from agentos.cli.options import json_option, repo_option, run_or_newest
 from agentos.cli.output import print_json
-from agentos.cli.render.text import ago, count, duration, printable, printable_lines, short, short_middle, until
-from agentos.cli.render.value_text import (
-    covers_lines,
-    evidence_lines,
-    given_lines,
-    raised_lines,
-    stored_in_short,
-    usage_text,
-)
 from agentos.client.answers import choice_argument
 from agentos.client.types import events as ev
 from agentos.client.views import GateView, RunView, StoredRun, TaskView, money, next_command, read_run, run_view
-from agentos.ids import TaskId, short_id
+from agentos.ids import short_id
+from agentos.render.text import ago, count, duration, printable, printable_lines, short, short_middle
+from agentos.render.value_text import (
+    candidate_lines,
+    check_lines,
+    covers_lines,
+    evidence_lines,
+    given_lines,
+    held_up_text,
+    output_in_short,
+    raised_lines,
+    usage_text,
+    verified_in_short,
+    waiting_text,
+)
 
 OUTPUT = RunView
 
@@ -70,6 +75,10 @@ def _lines(view: RunView, journal: StoredRun, now: datetime) -> Iterator[str]:
     yield f"  in {printable(view.root)}{host}"
     if view.driver:
         yield f"  driven by {printable(view.driver)}"
+    if view.waiting is not None:
+        yield f"  {waiting_text(view.waiting, now)}"
+        if view.waiting.commit:
+            yield f"  submitted from commit {view.waiting.commit[:12]}"
     if view.parent_id:
         yield f"  forked from {printable(view.parent_id)}"
     if view.labels:
@@ -101,20 +110,10 @@ def _layers(view: RunView, journal: StoredRun, now: datetime) -> Iterator[str]:
     for layer, tasks in by_layer.items():
         yield from ("", f"Layer {layer + 1}")
         for task in tasks[:MOST_TASKS]:
-            yield from _task(view, task, _output(journal, task), width, now)
+            yield from _task(view, task, output_in_short(journal, task, 70), width, now)
         if len(tasks) > MOST_TASKS:
             run = shlex.quote(short_id(view.workflow_id))
             yield f"  … and {len(tasks) - MOST_TASKS} more: agentos show {run} --json"
-
-
-def _output(journal: StoredRun, task: TaskView) -> str:
-    if task.output is not msgspec.UNSET:  # of a saved state
-        stored = msgspec.json.encode(task.output)
-    elif task.status == "complete":
-        stored = bytes(journal.facts.task(TaskId(task.id)).output)
-    else:
-        return ""
-    return stored_in_short(stored, 70, printed=task.kind == "shell")
 
 
 def _task(view: RunView, task: TaskView, output: str, width: int, now: datetime) -> Iterator[str]:
@@ -126,16 +125,17 @@ def _task(view: RunView, task: TaskView, output: str, width: int, now: datetime)
         notes.append(duration(task.execution_time_ms / 1000))
     elif status == "running" and task.started_at:
         notes.append(f"for {duration((now - task.started_at).total_seconds())}")
-    if isinstance(task.not_before, datetime):
-        waits = "waits for the end of a limit," if task.limit is True else "next attempt"
-        notes.append(f"{waits} {until(task.not_before, now)}")
-    if task.status == "skipped":
-        notes.append(f"because of {printable(str(task.because))}" if task.because else "its condition was false")
+    if held_up := held_up_text(task, now):
+        notes.append(held_up)
     if isinstance(task.usage, ev.Usage):
         notes.append(money(task.usage.cost_usd) if task.usage.cost_usd else f"{task.usage.tokens:,} tokens")
+    if isinstance(task.verified, ev.Verification):
+        notes.append(verified_in_short(task.verified))
     if output:
         notes.append(output)
     yield f"  {short_middle(printable(task.id), 40).ljust(width)}  {'  '.join(notes)}".rstrip()
+    if isinstance(task.candidates, list):
+        yield from (f"  {' ' * width}  {line}" for line in candidate_lines(task.candidates))
     if isinstance(task.error, msgspec.Struct):
         lines = [short(line, 160) for line in printable_lines(f"{task.error.type}: {task.error.text}")]
         if len(lines) > MOST_LINES:
@@ -151,7 +151,7 @@ def _gate(gate: GateView, now: datetime) -> Iterator[str]:
         yield f"  {printable(gate.id)}  open, asked {ago(gate.opened_at, now)}{until}: {question}"
         for line in given_lines(gate.inputs):
             yield f"        {line}"
-        for line in covers_lines(gate.covers, gate.again):
+        for line in (*covers_lines(gate.covers, gate.again), *check_lines(gate.verified)):
             yield f"        {line}"
         for line in evidence_lines(gate.evidence) if gate.evidence is not None else ():
             yield f"        {line}"

@@ -10,7 +10,6 @@ import msgspec
 
 from agentos.cli.options import json_option, repo_option
 from agentos.cli.output import print_json, say
-from agentos.cli.render.text import printable
 from agentos.client.places import find_root
 from agentos.client.upkeep import (
     Reaching,
@@ -21,6 +20,7 @@ from agentos.client.upkeep import (
     trust_settings,
     trusted_since,
 )
+from agentos.render.text import printable
 
 
 class TrustRow(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,11 +9,10 @@ import click
 import msgspec
 
 from agentos.cli.options import json_option, repo_option
-from agentos.cli.output import print_json, print_table
-from agentos.cli.render.text import ago
-from agentos.cli.render.value_text import show_put_back
+from agentos.cli.output import print_json, print_table, show_put_back
 from agentos.client import files
 from agentos.client.files import RestoreReport, UndoPoint
+from agentos.render.text import ago
 
 
 class Undo(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,8 +12,6 @@ from agentos.cli.boundary import OF_STATUS, Exit, exit_of_signal
 from agentos.cli.drive_flags import show_mode
 from agentos.cli.options import repo_option, run_or_newest
 from agentos.cli.output import say
-from agentos.cli.render.event_json import AnyEvent
-from agentos.cli.render.text import printable
 from agentos.cli.terminal.feed import Feed
 from agentos.cli.terminal.session import Show, open_view, print_report
 from agentos.client.places import FoundRun, find_run
@@ -21,6 +19,8 @@ from agentos.client.process import StopSignals
 from agentos.client.task_logs import watch_with_output
 from agentos.client.views import new_model, read_run
 from agentos.ids import short_id
+from agentos.render.event_json import AnyEvent
+from agentos.render.text import printable
 
 HINT = "Ctrl-C stops watching; the run goes on"
 

@@ -10,9 +10,9 @@ import click
 from agentos.cli import shell_completion
 from agentos.cli.options import json_option, repo_option, run_argument
 from agentos.cli.output import print_json
-from agentos.cli.render.text import duration, local, printable, printable_lines, short
-from agentos.cli.render.value_text import traceback_lines
 from agentos.client.views import AttemptView, Explanation, why
+from agentos.render.text import duration, local, printable, printable_lines, short
+from agentos.render.value_text import candidate_lines, traceback_lines
 
 OUTPUT = Explanation
 
@@ -58,6 +58,8 @@ def _lines(told: Explanation, *, verbose: bool) -> Iterator[str]:
         reason = f": {decision.reason}" if decision.reason else ""
         text = f"{decision.gate_id}: {decision.choice or decision.answer} by {decision.author}{at}{reason}{sent}"
         yield f"    {short(printable(text), 300)}"
+    if told.candidates:
+        yield from ("", *(f"  {line}" for line in candidate_lines(told.candidates)))
     if told.resume is not None:
         who = "The drive" if told.resume.under_way else "The last resume"
         yield from ("", f"{who} ({local(told.resume.at)}) decided: {told.resume.verdict}")

@@ -20,8 +20,8 @@ from types import FrameType
 import agentos
 from agentos.cli.boundary import Exit, exit_of_signal
 from agentos.cli.issue.single import Job
-from agentos.cli.render.text import printable
 from agentos.client.places import FOLDER, Place
+from agentos.render.text import printable
 
 _WORST = (
     Exit.INTERRUPTED,

@@ -12,12 +12,12 @@ import click
 from agentos.cli.boundary import Exit
 from agentos.cli.issue.single import command_for
 from agentos.cli.output import say
-from agentos.cli.render.text import count, printable
 from agentos.cli.terminal.gate_prompt import is_interactive
 from agentos.client.places import Place, repo_argument
 from agentos.client.worktree import Client
 from agentos.exceptions import RunRefusedError
 from agentos.ids import short_id
+from agentos.render.text import count, printable
 from agentos.workflows.issue import briefs
 
 
@@ -47,9 +47,13 @@ def chosen_files(
 
 def _brief_of_run(client: Client, name: str) -> Path:
     """The brief of the run that is meant."""
-    run = briefs.issue_run(client, name.removeprefix("issue-")) if name else next(iter(briefs.unfinished(client)), None)
+    run = (
+        briefs.issue_run(client, name.removeprefix("issue-"))
+        if name
+        else next(iter(briefs.list_unfinished(client)), None)
+    )
     if run is None:
-        known = ", ".join(run.name for run in briefs.unfinished(client)) or "none"
+        known = ", ".join(run.name for run in briefs.list_unfinished(client)) or "none"
         what = f"no issue {printable(name)!r} was begun here" if name else "no unfinished issue is here"
         raise click.UsageError(f"{what}; unfinished: {known}")
     file = client.place.root / str(run.params["brief"])

@@ -12,7 +12,6 @@ import msgspec
 
 from agentos.cli.boundary import OF_STATUS, Exit
 from agentos.cli.output import say
-from agentos.cli.render.text import printable
 from agentos.cli.terminal.gate_prompt import is_interactive
 from agentos.cli.terminal.session import Manner, drive_here
 from agentos.client.places import Place, repo_argument
@@ -20,8 +19,9 @@ from agentos.client.runs import DriveOptions, begin_run, resume_run
 from agentos.client.types import Abort
 from agentos.client.worktree import Client
 from agentos.exceptions import CommandRefusedError, NotFoundError, RunRefusedError
+from agentos.render.text import printable
 from agentos.workflows.issue import briefs
-from agentos.workflows.issue.briefs import Brief, IssueRun, Settings
+from agentos.workflows.issue.briefs import Brief, IssueRun, IssueSettings
 from agentos.workflows.issue.lineage import active_folder
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     brief: Brief
     name: str
     action: Action
-    settings: Settings
+    settings: IssueSettings
     replaces: tuple[str, ...] = ()
     """The unfinished runs that a new one takes the place of."""
     changes: tuple[str, ...] = ()
@@ -73,7 +73,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
         return briefs.run_id(self.name)
 
 
-def job_of(client: Client, file: Path, settings: Settings, asked: Mapping[str, Any], when_changed: WhenChanged) -> Job:
+def job_of(
+    client: Client, file: Path, settings: IssueSettings, asked: Mapping[str, Any], when_changed: WhenChanged
+) -> Job:
     """What is to be done about a brief. RunRefusedError where it is none."""
     brief = briefs.read_brief(file, client.place.root)
     known, free = briefs.runs_of(client, brief)

@@ -10,10 +10,10 @@ from contextlib import aclosing, suppress
 from typing import BinaryIO, Literal, Protocol, TextIO
 
 from agentos.cli.output import forget
-from agentos.cli.render.event_json import event_json
-from agentos.cli.render.event_text import describe_event, skipped_in_short
 from agentos.client.runs import in_thread
 from agentos.client.types import events as ev
+from agentos.render.event_json import event_json
+from agentos.render.event_text import describe_event, skipped_in_short
 
 AHEAD = 2_000
 """Events held for a view that is busy; more wait in the stream, which reads them back from the journal."""

@@ -11,11 +11,11 @@ from itertools import islice
 
 import msgspec
 
-from agentos.cli.render.text import count, duration, printable, short, until
-from agentos.cli.render.value_text import failure_text
 from agentos.client.answers import answer_to, is_held
 from agentos.client.views import RunModel
 from agentos.ids import TaskId
+from agentos.render.text import count, duration, printable, short, until
+from agentos.render.value_text import failure_text
 
 FEW = 5
 MAX_LAYERS = 12

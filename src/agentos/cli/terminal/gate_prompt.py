@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, Self
 
 import msgspec
 
-from agentos.cli.render.text import printable, short
-from agentos.cli.render.value_text import covers_lines, evidence_lines, given_lines, value_in_short
 from agentos.cli.terminal.feed import Feed, View
-from agentos.client.answers import GateContext, evidence_of, gate_context, may_be_asked, send_to_drive
+from agentos.client.answers import GateContext, answer_to, evidence_of, gate_context, may_be_asked, send_to_drive
 from agentos.client.runs import in_thread
 from agentos.client.types import DID_NOT_RUN, IT_RAN, RUN_AGAIN, ApprovalResponse
 from agentos.client.types import events as ev
 from agentos.exceptions import CommandRefusedError
 from agentos.ids import GateId
+from agentos.render.text import printable, short
+from agentos.render.value_text import check_lines, covers_lines, evidence_lines, given_lines, value_in_short
 
 if TYPE_CHECKING:
     from agentos.client.types import ApprovalResponse, Drive, GateFacts, Place
@@ -65,7 +65,10 @@ class Dialogue:
             return await self._about_an_effect()
         if self._gate.kind == "merge" and self._conflicts:
             return await self._about_a_merge()
-        gate_id, words = self._gate.gate_id, [*(self._gate.choices or ("approve",)), "reject", "leave"]
+        gate_id = self._gate.gate_id
+        # A key may ask for a passphrase or a touch: a signed yes is given with a command, in a terminal of its own.
+        yes = self._gate.choices or ("approve",) if self._gate.by != "signed" else ()
+        words = [*yes, "reject", "leave"]
         if self._gate.file:
             words.insert(0, "edit")
         while True:
@@ -375,12 +378,14 @@ def question(drive: Drive, gate: GateFacts, evidence: AttemptEvidence | None = N
     """What a person must know to decide: the question, what ran before, what will run."""
     opened = gate.opened
     lines = ["", f"{opened.gate_id} asks: {opened.question}"]
-    lines += [f"  {line}" for line in covers_lines(opened.covers, opened.again)]
+    lines += [f"  {line}" for line in (*covers_lines(opened.covers, opened.again), *check_lines(opened.verified))]
     lines += [f"  {line}" for line in evidence_lines(evidence)] if evidence is not None else []
     if opened.file:
         lines.append(f"  about the file {opened.file}")
     if opened.by == "agent":
         lines.append("  (meant for an agent to answer)")
+    if opened.by == "signed":
+        lines.append(f"  a yes needs a signature; in another terminal: {answer_to(drive.facts, opened)}")
     context = gate_context(drive.machine.plan, drive.facts, opened)
     before = list(context.before.items())
     for need, task in before[:MOST]:
@@ -395,7 +400,7 @@ def question(drive: Drive, gate: GateFacts, evidence: AttemptEvidence | None = N
         label = "its command" if opened.kind == "ask" else "will run"
         lines += [f"  {label}: {first}", *(f"            {line}" for line in rest[:MOST])]
         lines += [f"    {name} = {short(value, 200)}" for name, value in context.values.items()]
-        lines += [f"    {line}" for line in given_lines(opened.inputs)] if context.takes_inputs else []
+    lines += [f"    {line}" for line in given_lines(opened.inputs)] if context.takes_inputs else []
     if opened.kind == "merge" and opened.task_id is None:
         lines += [f"  {line}" for line in opened.inputs.splitlines()]
     if opened.deadline is not None:

@@ -23,11 +23,11 @@ from rich.segment import ControlType
 from rich.text import Text
 
 from agentos.cli.output import forget
-from agentos.cli.render.event_text import describe_event
-from agentos.cli.render.text import short_middle
 from agentos.cli.terminal.frame import FrameRow, frame
 from agentos.client.types import events as ev
 from agentos.client.views import RunModel
+from agentos.render.event_text import describe_event
+from agentos.render.text import short_middle
 
 FRAME_S = 0.12
 """At most so often something new is painted."""

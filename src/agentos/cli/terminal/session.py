@@ -21,12 +21,9 @@ import msgspec
 
 from agentos.cli.boundary import Exit, exit_of_signal
 from agentos.cli.output import say
-from agentos.cli.render.comparison_text import comparison_lines
-from agentos.cli.render.event_text import kept_in_short
-from agentos.cli.render.report import exit_of, report
-from agentos.cli.render.text import printable, printable_lines
 from agentos.cli.terminal.feed import Amount, Feed, JsonLines, PlainLines, View
 from agentos.cli.terminal.gate_prompt import GatePrompt, is_interactive
+from agentos.cli.terminal.report import exit_of, report
 from agentos.client.answers import evidence_of
 from agentos.client.places import repo_argument
 from agentos.client.process import PrintRouter, Shield, StopSignals, shield_output, unshield
@@ -35,6 +32,9 @@ from agentos.client.views import RunModel, usual_ms
 from agentos.client.worktree import Client
 from agentos.exceptions import AgentosError, FilesChangedError, RunRefusedError
 from agentos.ids import short_id
+from agentos.render.comparison_text import comparison_lines
+from agentos.render.event_text import kept_in_short
+from agentos.render.text import printable, printable_lines
 
 if TYPE_CHECKING:
     from agentos.client.types import (
@@ -212,7 +212,8 @@ class _Session:
                 prepare_and_compare,
                 started=lambda begun: self._on_start(begun, stopping),
                 adopts=adopts,
-                on_wait=(lambda why: _say(f"Waiting: {printable(why)}")) if self._manner.waits else None,
+                on_wait=lambda why: _say(f"Waiting: {printable(why)}"),
+                waits=self._manner.waits,
             )
         finally:
             await self._close()

@@ -55,10 +55,10 @@ def draft_mapping(task_id: str, mapping: Any) -> Draft:
         finding = _finding(task_id, "", f"a task is a map of settings{instead}")
         return Draft(id=TaskId(task_id), fields={"kind": "python"}, findings=[finding])
     work = [key for key in WORK if key in mapping]
-    if len(work) != 1 and (work or "repeat" not in mapping):
+    if len(work) != 1 and (work or not {"repeat", "candidates"}.intersection(mapping)):
         return _of_no_kind(task_id, mapping, work)
     key = work[0] if work else ""
-    kind, setting = WORK[key] if key else ("python", "")
+    kind, setting = WORK[key] if key else (_kind_of_candidates(mapping), "")
     if key and mapping[key] is None:
         made = _without_work(task_id, mapping, kind)
         made.findings.append(_finding(task_id, key, f"{key} is empty"))
@@ -80,6 +80,15 @@ def draft_mapping(task_id: str, mapping: Any) -> Draft:
         made.findings.append(_finding(task_id, "needs", "needs takes ids"))
     made.needs = tuple(TaskId(need) for need in made.needs if isinstance(need, str))
     return made
+
+
+def _kind_of_candidates(mapping: Mapping[str, Any]) -> str:
+    """What a task is that leaves it to its candidates to say who works: an agent's, where one of them is one."""
+    given = mapping.get("candidates")
+    if given is None:
+        return "python"
+    entries = [one for one in given if isinstance(one, Mapping)] if isinstance(given, (list, tuple)) else []
+    return "llm" if entries and not any("agent" in one for one in entries) else "agent"
 
 
 _PYTHONS = ("call", "question", "if_", "as_")

@@ -40,6 +40,12 @@ NO_BUDGET = Budget()
 """The one that stands for none wherever there is none: a default takes no bytes only where it is the same value."""
 
 
+class VerifyCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One of several commands that must succeed after an agent has; text is for a shell, as in a shell task."""
+
+    run: str | tuple[str, ...]
+
+
 class AgentWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What an agent is to do, headless, in the worktree."""
 
@@ -50,8 +56,9 @@ class AgentWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     permissions: Permissions = "edit"
     allowed_tools: tuple[str, ...] = ()
     max_turns: Annotated[int | None, AT_LEAST_1] = None
-    verify: str | tuple[str, ...] = ""
-    """A command that must succeed after the agent has: its word alone is not taken."""
+    verify: str | tuple[str | VerifyCommand, ...] = ""
+    """A command that must succeed after the agent has: its word alone is not taken. Several are maps in a list: a list
+    of words is one command."""
     on_resume: OnResume = "continue"
     """What an attempt that was interrupted becomes: the same session goes on, a new one begins, or a copy goes on."""
     command: tuple[str, ...] = ()
@@ -108,6 +115,14 @@ class LlmWork(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     system_file: str = ""
 
 
+def verify_commands(work: AgentWork) -> tuple[str | tuple[str, ...], ...]:
+    """The commands that must succeed after the agent has, in order; none where its word is taken."""
+    if isinstance(work.verify, str):
+        return (work.verify,) if work.verify else ()
+    several = tuple(one.run for one in work.verify if isinstance(one, VerifyCommand))
+    return several or ((tuple(map(str, work.verify)),) if work.verify else ())
+
+
 OWN_BODY = (
     *("model", "messages", "stream", "stream_options", "response_format", "n"),
     *("max_tokens", "temperature", "reasoning_effort"),
@@ -116,6 +131,11 @@ OWN_BODY = (
 
 Work = AgentWork | LlmWork
 WORK_OF: Mapping[str, type[AgentWork] | type[LlmWork]] = {"agent": AgentWork, "llm": LlmWork}
+
+
+def _word_problems(first: str) -> Iterator[str]:
+    if " " in first.strip() and "/" not in first and OPEN not in first:
+        yield f"verify: a list of words is one command, and {first!r} is no program; several: [{{run: {first}}}, …]"
 
 
 def agent_problems(work: AgentWork) -> Iterator[str]:
@@ -130,6 +150,10 @@ def agent_problems(work: AgentWork) -> Iterator[str]:
         yield f"`command` is for agent 'command', not for {work.agent!r}"
     if work.allowed_tools and work.agent in _WITHOUT_TOOLS:
         yield f"{work.agent} takes no list of allowed tools: `permissions` says what it may do"
+    if len({type(one) for one in work.verify}) > 1:
+        yield "verify is one command, as text or as a list of words, or a list of maps as {run: make test}, not both"
+    elif isinstance(work.verify, tuple) and isinstance(first := next(iter(work.verify), None), str):
+        yield from _word_problems(first)
     if work.on_resume == "fork" and work.agent in AGENTS and work.agent not in _FORKING:
         yield f"{work.agent} cannot copy a session: `on_resume` is continue or restart"
 

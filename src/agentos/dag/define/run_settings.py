@@ -4,12 +4,13 @@ given."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 import msgspec
 
 from agentos.dag.define import readers
-from agentos.dag.define.limits import limit_problems
+from agentos.dag.define.cron import Cron, read_cron
+from agentos.dag.define.limits import AT_LEAST_1, limit_problems
 from agentos.dag.define.model_calls import NO_BUDGET, Budget
 from agentos.dag.language.references import NAME, SECRETS, references_in
 from agentos.dag.plan.checks import env_problems
@@ -128,6 +129,19 @@ SCHEDULES = get_args(Schedule)
 DECISION_POINTS = get_args(DecisionPoints)
 
 
+OnFull = Literal["queue", "refuse"]
+
+
+class QueueSetting(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """At most so many runs with one key are driven at once."""
+
+    key: str = ""
+    """Text that may refer to `params`; empty: the name of the workflow."""
+    limit: Annotated[int, AT_LEAST_1]
+    on_full: OnFull = "queue"
+    """What becomes of one more: it waits for its turn, or it is refused."""
+
+
 class PlanSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What holds for the whole run."""
 
@@ -142,6 +156,9 @@ class PlanSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """Names of environment variables whose values are masked."""
     budget: Budget = NO_BUDGET
     """What all agents and model calls of the run together may spend."""
+    queue: QueueSetting | None = None
+    cron: Cron | None = None
+    """When it runs by itself, once `agentos schedule add` made that effective."""
 
 
 def read_settings(flow: Workflow, findings: list[Finding]) -> PlanSettings:
@@ -174,6 +191,12 @@ def read_settings(flow: Workflow, findings: list[Finding]) -> PlanSettings:
         complain(str(error))
     for name, problem in limit_problems(budget):
         complain(f"budget: {name} {problem}")
+    queue = _queue(flow.queue, complain)
+    cron = None
+    try:
+        cron = read_cron(flow.cron) if flow.cron is not None else None
+    except readers.BadSetting as error:
+        complain(f"cron: {error}")
     return PlanSettings(
         max_concurrency=most,
         schedule="ready" if flow.schedule == "ready" else "layers",
@@ -182,6 +205,8 @@ def read_settings(flow: Workflow, findings: list[Finding]) -> PlanSettings:
         env=_env(flow.env or {}, complain),
         secrets=_secrets(flow.secrets, complain),
         budget=budget,
+        queue=queue,
+        cron=cron,
     )
 
 
@@ -232,6 +257,23 @@ def read_parameters(
     )
 
 
+def _queue(queue: Any, complain: Callable[[str], None]) -> QueueSetting | None:
+    if queue is None:
+        return None
+    try:
+        read = readers.structure("queue", queue, QueueSetting, "a map of key, limit and on_full")
+        readers.refuse_half_characters("queue", read.key)
+    except readers.BadSetting as error:
+        complain(str(error))
+        return None
+    for name, problem in limit_problems(read):
+        complain(f"queue: {name} {problem}")
+    if not read.key.isprintable():
+        complain("queue: key is text on one line")
+    _refuse_strangers("queue: key", read.key, ("params",), complain)
+    return read
+
+
 def _env(env: Any, complain: Callable[[str], None]) -> Mapping[str, str]:
     try:
         read = readers.variables("env", env)
@@ -242,14 +284,20 @@ def _env(env: Any, complain: Callable[[str], None]) -> Mapping[str, str]:
     for problem in env_problems(read):
         complain(problem)
     for name, value in read.items():
-        try:
-            strangers = [str(one) for one in references_in(value) if one.root not in ("params", SECRETS)]
-        except ExpressionError as error:
-            complain(f"env {name}: {error.message}")
-        else:
-            if strangers:
-                complain(f"env {name}: {strangers[0]} is not known to the whole run, only params and secrets are")
+        _refuse_strangers(f"env {name}", value, ("params", SECRETS), complain)
     return read
+
+
+def _refuse_strangers(what: str, value: str, known: tuple[str, ...], complain: Callable[[str], None]) -> None:
+    """Complain about references to what is not `known` before the run begins."""
+    try:
+        strangers = [str(one) for one in references_in(value) if one.root not in known]
+    except ExpressionError as error:
+        complain(f"{what}: {error.message}")
+    else:
+        if strangers:
+            are = "only params are" if len(known) == 1 else f"only {' and '.join(known)} are"
+            complain(f"{what}: {strangers[0]} is not known to the whole run, {are}")
 
 
 def _secrets(secrets: Any, complain: Callable[[str], None]) -> tuple[str, ...]:

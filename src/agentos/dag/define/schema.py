@@ -8,9 +8,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 
+from agentos.dag.define.cron import CRON_SCHEMA
 from agentos.dag.define.limits import is_struct, limits_of
 from agentos.dag.define.model_calls import WORK_OF
-from agentos.dag.define.run_settings import DECISION_POINTS, SCHEDULES
+from agentos.dag.define.run_settings import DECISION_POINTS, SCHEDULES, QueueSetting
 from agentos.dag.define.run_settings import KEYS as PARAMETER_KEYS
 from agentos.dag.define.run_settings import TYPES as PARAMETER_TYPES
 from agentos.dag.define.settings import DEFAULTS, SETTINGS, TYPES, WORK, known_settings
@@ -118,6 +119,11 @@ def file_schema() -> Schema:
         ),
         "decision_points": ("Where a run stops and asks. Default: never.", {"enum": list(DECISION_POINTS)}),
         "budget": ("What all models of the run may cost before somebody is asked.", setting_schema("budget")),
+        "queue": ("How many runs with one key are driven at once; key may refer to params.", _schema_of(QueueSetting)),
+        "cron": (
+            "When it runs by itself, once given to `agentos schedule add`: a cron expression, or a map of at or every.",
+            CRON_SCHEMA,
+        ),
         "env": ("Environment variables of every task; values may refer to params.", general["env"]),
         "defaults": (
             "Settings of every task that runs something and does not say otherwise.",

@@ -14,17 +14,20 @@ import msgspec
 
 from agentos.dag.define import readers
 from agentos.dag.define.model_calls import Budget, OnLimit
-from agentos.dag.define.readers import EFFECTS, IDEMPOTENT, Reader
+from agentos.dag.define.readers import CANDIDATE_KEYS, EFFECTS, IDEMPOTENT, Reader
 from agentos.dag.define.task import (
     A_REFERENCE,
     Approve,
+    CandidateDef,
     Concurrency,
     ForEach,
     Isolation,
+    JudgeDef,
     Kind,
     Output,
     Repeat,
     Retry,
+    RunnerName,
     Sandbox,
     SourceVariable,
 )
@@ -52,6 +55,12 @@ class TaskSetting(msgspec.Struct, frozen=True):
     """A file may give it once for all tasks, in `defaults`."""
     counts: bool = True
     """A task that has another value of it is another task: part of the fingerprint."""
+
+
+def _own_map(kind: str) -> dict[str, Any]:
+    """The schema of a candidate, or a judge, of this kind."""
+    properties: dict[str, Any] = {name: {} for name in CANDIDATE_KEYS[kind]}
+    return {"type": "object", "required": [kind], "additionalProperties": False, "properties": properties}
 
 
 def _work(about: str, *kinds: str) -> TaskSetting:
@@ -151,6 +160,28 @@ TaskSettings = TypedDict(
                 shared=True,
             ),
         ],
+        "runner": Annotated[
+            str,
+            TaskSetting(
+                "Where it runs: local (default), beside the driver; or dask, on a cluster.",
+                readers.one_of(get_args(RunnerName)),
+                kinds=("python", "shell"),
+                schema={"enum": list(get_args(RunnerName))},
+                shared=True,
+                counts=False,
+            ),
+        ],
+        "resources": Annotated[
+            Mapping[str, float],
+            TaskSetting(
+                "With runner dask: what a worker must have free for it, as {GPU: 1}.",
+                readers.amounts,
+                kinds=("python", "shell"),
+                schema={"additionalProperties": {"type": "number", "exclusiveMinimum": 0}},
+                shared=True,
+                counts=False,
+            ),
+        ],
         "for_each": Annotated[
             Sequence[Any] | str | ForEach | Mapping[str, Any] | None,
             TaskSetting("Run it once for each item of a list.", readers.for_each, schema={"pattern": A_REFERENCE}),
@@ -224,11 +255,18 @@ TaskSettings = TypedDict(
         "permissions": Annotated[str, _work("What it may do unasked. Default: edit.", "agent")],
         "allowed_tools": Annotated[Sequence[str], _work("Tools it may use, in the agent's own words.", "agent")],
         "max_turns": Annotated[int | None, _work("Turns after which it is stopped.", "agent")],
-        "verify": Annotated[str | Sequence[str], _work("A command that must succeed after the agent has.", "agent")],
+        "verify": Annotated[
+            str | Sequence[str] | Sequence[Mapping[str, Any]],
+            _work("A command that must succeed after the agent has; several as a list of {run: COMMAND}.", "agent"),
+        ],
         "on_resume": Annotated[str, _work("When it was interrupted. Default: continue.", "agent")],
-        "command": Annotated[Sequence[str], _work("Of agent: command, what to run.", "agent")],
+        "command": Annotated[
+            Sequence[str], _work("Of agent: command, what to run, in words. May hold references.", "agent")
+        ],
         "schema": Annotated[Mapping[str, Any] | None, _work("JSON Schema of the final answer.", "agent", "llm")],
-        "messages": Annotated[Sequence[Mapping[str, Any]], _work("The conversation before the prompt.", "llm")],
+        "messages": Annotated[
+            Sequence[Mapping[str, Any]], _work("The conversation before the prompt. May hold references.", "llm")
+        ],
         "system": Annotated[str, _work("What it is told first.", "llm")],
         "base_url": Annotated[str, _work("Of the endpoint. Default: what the settings say.", "llm")],
         "key_name": Annotated[str, _work("The NAME of the environment variable that holds the key.", "llm")],
@@ -262,6 +300,41 @@ TaskSettings = TypedDict(
                 kinds=("agent", "llm"),
                 schema={"exclusiveMinimum": 0},
                 counts=False,
+            ),
+        ],
+        "candidates": Annotated[
+            int | Sequence[CandidateDef | Mapping[str, Any]],
+            TaskSetting(
+                "Several work on it, each in a worktree of its own: a number, or a list: [{agent: claude}, {llm: m}].",
+                readers.candidates,
+                kinds=("agent", "llm"),
+                schema={
+                    "anyOf": [
+                        {"type": "integer", "minimum": 2},
+                        {"type": "array", "minItems": 2, "items": {"anyOf": [*map(_own_map, CANDIDATE_KEYS)]}},
+                    ]
+                },
+            ),
+        ],
+        "judge": Annotated[
+            str | JudgeDef | Mapping[str, Any],
+            TaskSetting(
+                "Who chooses among the candidates that pass: {llm: m}, {agent: a}, {run: command} or human. Default: "
+                "the first.",
+                readers.judge,
+                kinds=("agent", "llm"),
+                schema={
+                    "anyOf": [
+                        {"enum": ["human"]},
+                        *map(_own_map, CANDIDATE_KEYS),
+                        {
+                            "type": "object",
+                            "required": ["run"],
+                            "additionalProperties": False,
+                            "properties": {"run": {}},
+                        },
+                    ]
+                },
             ),
         ],
     },

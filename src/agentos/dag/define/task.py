@@ -53,6 +53,7 @@ Idempotence = Literal["yes", "keyed", "no"]
 Isolation = Literal["", "process", "worktree"]
 Output = Literal["", "json"]
 Sandbox = Literal["", "worktree"]
+RunnerName = Literal["local", "dask"]
 A_REFERENCE = r"^\s*\$\{\{"
 """How a text begins that refers to a list; for the schema."""
 
@@ -78,7 +79,8 @@ class Approve(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where there are some, an approval names one of them; an approval task's output holds it."""
     file: str = ""
     """A file to look at, and perhaps to change, before answering; relative to the root. May hold references."""
-    by: Literal["human", "agent"] = "human"
+    by: Literal["human", "agent", "signed"] = "human"
+    """`signed`: a yes needs an SSH signature of somebody whom `.agentos-signers` names, in the commit of the start."""
     timeout_s: Annotated[float | None, POSITIVE] = None
     on_timeout: Literal["reject", "approve"] = "reject"
 
@@ -108,6 +110,25 @@ class Concurrency(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     group: str
     slots: Annotated[int, AT_LEAST_1] = 1
+
+
+class CandidateDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One of several that work on the same task, where it differs from the task itself."""
+
+    agent: str = ""
+    llm: str = ""
+    """A model, instead of an agent; both empty: as the task says."""
+    work: Mapping[str, Any] = {}
+    """Other settings of what it does."""
+
+
+class JudgeDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Who chooses among the candidates that pass."""
+
+    by: Literal["llm", "agent", "run", "human"]
+    run: str | tuple[str, ...] = ""
+    work: Mapping[str, Any] = {}
+    """Of an agent or a model: its settings."""
 
 
 class SourceVariable(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,6 +173,10 @@ class TaskDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     isolation: Isolation = ""
     sandbox: Sandbox = ""
     """agent, shell: what a wall is put around; see `tasks.process.sandbox`."""
+    runner: RunnerName = "local"
+    """Where its attempts are performed: beside the driver, or on a Dask cluster."""
+    resources: Mapping[str, float] = {}
+    """Of a cluster: what one worker must have free for an attempt, in the words that its workers were started with."""
     for_each: ForEach | None = None
     repeat: Repeat | None = None
     approve: Approve | None = None
@@ -163,8 +188,16 @@ class TaskDef(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=
     """What its result depends on: patterns of paths from the root, which may hold references, and variables."""
     output: Output = ""
     description: str = ""
+    candidates: tuple[CandidateDef, ...] = ()
+    """agent, llm: those that work on it side by side; the files of one of them are taken."""
+    judge: JudgeDef | None = None
 
     @property
     def external(self) -> bool:
         """Has effects that cannot be put back."""
         return "external" in self.effects
+
+    @property
+    def fans_out(self) -> bool:
+        """Becomes several tasks when it starts, and does nothing itself."""
+        return self.for_each is not None or bool(self.candidates)

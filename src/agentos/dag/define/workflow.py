@@ -5,16 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, Unpack, overload
 
 import msgspec
 
 from agentos.dag.define.model_calls import WORK_OF, Budget
 from agentos.dag.define.readers import BadSetting, fan_out, refuse_half_characters, work_part
 from agentos.dag.define.settings import KINDS, SETTINGS, TaskSettings, known_settings
-from agentos.dag.define.task import to_stored
+from agentos.dag.define.task import CandidateDef, to_stored
 from agentos.dag.plan.findings import Finding, nearest
 from agentos.ids import TaskId
+
+if TYPE_CHECKING:
+    from agentos.dag.define.run_settings import QueueSetting
 
 
 class Draft(msgspec.Struct, kw_only=True):
@@ -61,6 +64,7 @@ def draft(task_id: Any, kind: str, settings: Mapping[str, Any], function: Callab
             complain(name, error)
     needs = fields.pop("needs", ())
     if kind in WORK_OF:
+        work = {**_named_by_candidates(kind, fields.get("candidates", ())), **work}
         least = {"agent": "", "prompt": ""} if kind == "agent" else {"model": ""}
         fields[kind] = WORK_OF[kind](**{**least, **work})
     try:
@@ -68,6 +72,17 @@ def draft(task_id: Any, kind: str, settings: Mapping[str, Any], function: Callab
     except BadSetting as error:
         complain("for_each" if beside else "", error)
     return Draft(id=task_id, fields=fields, needs=needs, function=function, findings=findings)
+
+
+def _named_by_candidates(kind: str, candidates: Iterable[CandidateDef]) -> dict[str, Any]:
+    """Who works, where only the candidates say so: the first of them that is of the task's kind."""
+    first = next((one for one in candidates if (one.agent if kind == "agent" else one.llm)), None)
+    if first is None:
+        return {}
+    if kind == "llm":
+        return {"model": first.llm}
+    command = {"command": tuple(first.work["command"])} if "command" in first.work else {}
+    return {"agent": first.agent, **command}
 
 
 def _finish(fields: dict[str, Any], beside: Mapping[str, Any], function: Any, given: Mapping[str, Any]) -> None:
@@ -79,6 +94,8 @@ def _finish(fields: dict[str, Any], beside: Mapping[str, Any], function: Any, gi
         raise BadSetting("call and a function: give one of them")
     if kind in ("shell", "agent"):
         fields.setdefault("effects", ("files",))
+    if fields.get("candidates"):
+        fields["isolation"] = fields.get("isolation") or "worktree"
     approve = fields.get("approve")
     if kind == "approval" and approve is not None and approve.timeout_s is None and "timeout_s" in fields:
         # Nothing runs in an approval: the only time it can take is that of the answer.
@@ -149,6 +166,8 @@ class Workflow:
         env: Mapping[str, str] | None = None,
         secrets: Iterable[str] = (),
         budget: float | Budget | Mapping[str, Any] | None = None,
+        queue: QueueSetting | Mapping[str, Any] | None = None,
+        cron: str | Mapping[str, str] | None = None,
     ) -> None:
         if not isinstance(name, str):
             raise TypeError(f"a workflow's name is text, not {name!r}")
@@ -160,6 +179,8 @@ class Workflow:
         self.env = env
         self.secrets = secrets
         self.budget = budget
+        self.queue = queue
+        self.cron = cron
         self.drafts: list[Draft] = []
         self.functions: dict[TaskId, Callable[..., Any]] = {}
         """The function of each python task that was given as one."""

@@ -33,7 +33,7 @@ from agentos.dag.language.yaml_document import (
 from agentos.dag.plan.findings import Finding, nearest
 from agentos.exceptions import WorkflowDefinitionError
 
-_PLAIN_KEYS = ("secrets", "max_concurrency", "schedule", "decision_points", "budget")
+_PLAIN_KEYS = ("secrets", "max_concurrency", "schedule", "decision_points", "budget", "queue", "cron")
 KEYS = ("name", "params", *_PLAIN_KEYS, "env", "defaults", "tasks")
 _SHOWN = 600
 _ABOUT = {"until": "repeat", "question": "approval", "call": "python"}
@@ -165,7 +165,7 @@ def texts(node: Node | None) -> Any:
 
 def _with_defaults(task: Any, defaults: dict[str, Any]) -> Any:
     """The task with what it does not say itself. An approval, and a task that only repeats, run nothing to set."""
-    work = [key for key in WORK if isinstance(task, dict) and key in task]
+    work = [key for key in (*WORK, "candidates") if isinstance(task, dict) and key in task]
     if not defaults or not work or "approval" in work:
         return task
     fitting = {key: value for key, value in defaults.items() if key != "output" or "run" in work}

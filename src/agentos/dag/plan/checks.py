@@ -10,7 +10,7 @@ from typing import Any, assert_never
 import msgspec
 
 from agentos.dag.define.limits import limit_problems
-from agentos.dag.define.model_calls import agent_problems, llm_problems, on_limit_problems
+from agentos.dag.define.model_calls import agent_problems, llm_problems, on_limit_problems, verify_commands
 from agentos.dag.define.settings import SETTINGS
 from agentos.dag.define.task import Approve, ForEach, SourceVariable, TaskDef
 from agentos.dag.language.conditions import parse_condition
@@ -27,6 +27,7 @@ from agentos.dag.language.references import (
     whole_reference,
 )
 from agentos.dag.language.shell_references import check_script
+from agentos.dag.plan.candidates import CANDIDATES, JUDGE, child_id, contest_problems, contest_tasks, key_of
 from agentos.dag.plan.findings import Finding, format_names, nearest
 from agentos.exceptions import ExpressionError
 from agentos.ids import MAX_ID, TaskId
@@ -92,6 +93,8 @@ def _referring(definition: TaskDef, inputs: Mapping[str, Any]) -> Iterator[tuple
         *inputs.items(),
         ("run", definition.run),
         *(msgspec.to_builtins(work).items() if work is not None else ()),
+        ("candidates", [dict(one.work) for one in definition.candidates]),
+        ("judge", [definition.judge.run, dict(definition.judge.work)] if definition.judge is not None else None),
         ("env", definition.env),
         ("cwd", definition.cwd),
         ("produces", definition.produces),
@@ -130,6 +133,8 @@ def reference_problems(
             problem = "" if named else "a parameter has a name"
         elif reference.root == SECRETS:
             problem = _secret_reference(definition, where, reference)
+        elif reference.root == CANDIDATES and (where == "judge" or definition.id.endswith(f"[{JUDGE}]")):
+            problem = ""
         elif reference.root != variable:
             roots = [*ROOTS, *([variable] if variable else [])]
             problem = f"a reference begins with {', '.join(roots)}{nearest(reference.root, roots)}"
@@ -215,10 +220,46 @@ def setting_problems(definition: TaskDef) -> Iterator[Found]:
         yield from (("approve", f"approve: {problem}") for problem in _approve_problems(definition.approve))
     if definition.for_each is not None:
         yield from (("for_each", problem) for problem in _fan_out_problems(definition, definition.for_each))
+    yield from contest_problems(definition)
+    if definition.candidates:
+        yield from _problems_of_contestants(definition)
+    yield from _placement_problems(definition)
     if definition.repeat is not None and not definition.repeat.tasks:
         yield "repeat", "repeat: name the tasks to repeat"
     if definition.repeat is not None and definition.id in definition.repeat.tasks:
         yield "repeat", "repeat: a task cannot repeat itself"
+
+
+def _placement_problems(definition: TaskDef) -> Iterator[Found]:
+    """What a task asks for that cannot be had where it is to run."""
+    if definition.runner == "local":
+        if definition.resources:
+            yield "resources", "resources are those of a cluster's workers: they need `runner: dask`"
+        return
+    if "files" in definition.effects:
+        yield (
+            "runner",
+            "runner dask: a task that changes files runs where the worktree is, since what it changes elsewhere can be "
+            "neither captured nor put back: say `effects: none` or `effects: external`, or `runner: local`",
+        )
+    if definition.isolation == "worktree":
+        yield "runner", "runner dask: there is no worktree of the run on a cluster: leave `isolation: worktree` out"
+    if definition.sandbox:
+        yield "runner", "runner dask: a sandbox is made beside the driver: leave `sandbox` out, or say `runner: local`"
+    if definition.repeat is not None:
+        yield "runner", "runner dask: a repeat runs nothing itself: put it on the tasks of its group"
+
+
+def _problems_of_contestants(definition: TaskDef) -> Iterator[Found]:
+    """What is wrong with a candidate or the judge alone."""
+    known = {message for _, message in setting_problems(msgspec.structs.replace(definition, candidates=(), judge=None))}
+    judge = child_id(definition.id, JUDGE)
+    for child in contest_tasks(definition):
+        for _, message in setting_problems(child):
+            if message not in known:
+                known.add(message)
+                setting = "judge" if child.id == judge else "candidates"
+                yield setting, f"{setting}: {key_of(definition.id, child.id)}: {message}"
 
 
 def env_problems(env: Mapping[str, str]) -> Iterator[str]:
@@ -244,8 +285,8 @@ def _problems_of_kind(definition: TaskDef) -> Iterator[str]:
             if definition.agent is not None:
                 yield from agent_problems(definition.agent)
                 yield from on_limit_problems(definition.agent, definition.on_limit)
-                verify = definition.agent.verify
-                yield from (one.replace("run:", "verify:", 1) for one in (_run_problems(verify) if verify else ()))
+                for command in verify_commands(definition.agent):
+                    yield from (re.sub("^run( is|:)", r"verify\1", one) for one in _run_problems(command))
         case "llm":
             if definition.llm is not None:
                 yield from llm_problems(definition.llm)
@@ -286,6 +327,8 @@ def _source_problems(definition: TaskDef) -> Iterator[str]:
 def _approve_problems(approve: Approve) -> Iterator[str]:
     if not approve.question.strip():
         yield "the question is empty"
+    if approve.by == "signed" and approve.on_timeout == "approve":
+        yield "with `by: signed` a timeout can only reject, since nobody signs"
     if not approve.choices:
         return
     if len({choice.lower() for choice in approve.choices}) < max(2, len(approve.choices)):
@@ -349,7 +392,7 @@ def item_id_problems(definitions: Mapping[TaskId, TaskDef]) -> list[Finding]:
     findings = []
     for task_id in definitions:
         fan_out = definitions.get(TaskId(task_id.partition("[")[0])) if task_id.endswith("]") else None
-        if fan_out is not None and fan_out.for_each is not None:
+        if fan_out is not None and fan_out.fans_out:
             message = f"it could be taken for an item of {fan_out.id!r}"
             findings.append(Finding(problem="bad id", task_id=task_id, message=message))
     return findings

@@ -25,7 +25,9 @@ VERSION = "1"
 """Of the algorithm. Fingerprints of different versions cannot be compared."""
 _MODULUS = 1 << 256
 _canonical = msgspec.json.Encoder(order="sorted").encode
-_DEFAULTS = {field.name: field.default for field in msgspec.structs.fields(TaskDef)}
+_DEFAULTS = {
+    field.name: {} if field.default_factory is dict else field.default for field in msgspec.structs.fields(TaskDef)
+}
 _UNCOUNTED: dict[str, Any] = {
     field: _DEFAULTS[field] for name, one in SETTINGS.items() if not one.counts and (field := one.field or name)
 }

@@ -228,6 +228,8 @@ def compile_plan(flow: Workflow, params: Mapping[str, Any] | None = None, *, unk
     parameters = read_parameters(flow, params, findings, unknown)
     with suppress(ExpressionError):  # read_settings has told it
         take_parameters("", [("env", reference) for reference in references_in(settings.env)], parameters)
+        key = settings.queue.key if settings.queue is not None else ""
+        take_parameters("", [("queue", reference) for reference in references_in(key)], parameters)
     definitions = link_workflow(flow, parameters, findings)
     findings += parameters.findings(definitions)
     values = stored_parameters(parameters.values, findings)

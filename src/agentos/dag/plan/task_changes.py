@@ -16,7 +16,7 @@ from agentos.dag.plan.plan import Plan
 from agentos.exceptions import ValueEncodingError, WorkflowDefinitionError
 from agentos.ids import TaskId
 
-_SHAPE = ("needs", "for_each", "as", "key", "max_failures", "repeat")
+_SHAPE = ("needs", "for_each", "as", "key", "max_failures", "repeat", "candidates", "judge")
 """What other tasks or items follow from: only the workflow itself can say it."""
 
 

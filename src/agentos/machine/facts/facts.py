@@ -17,7 +17,7 @@ from msgspec import Raw
 from agentos.dag.define.model_calls import OnLimit
 from agentos.ids import CheckpointId, GateId, TaskId, WorkflowId
 from agentos.machine import events as ev
-from agentos.machine.commands import Sender
+from agentos.machine.commands import Sender, SignedAnswer
 from agentos.machine.state import ENDED, TaskStatus
 from agentos.persistent_map import PersistentMap
 
@@ -85,6 +85,8 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error: ev.TaskFailure | None = None
     because: str = ""
     execution_time_ms: float = 0.0
+    verified: ev.Verification | None = None
+    """By what the attempt was verified that ended last."""
     previous: bytes | None = None
     """What came of it (`result_mark`) before it was set back: dependants follow only if the new result differs."""
     steps: tuple[StepFacts, ...] = ()
@@ -130,6 +132,7 @@ class GateFacts(msgspec.Struct, frozen=True, kw_only=True):
     answer: ev.Answer | Literal[""] = ""
     author: str = ""
     sender: Sender | None = None
+    signed: SignedAnswer | None = None
     covers: dict[str, tuple[str, ...]] | None = None
     """What the approval is about beside the task itself: for each path every digest that it holds for, as it was when
     the gate opened and as tasks of this run have left it since; empty for no file. What is undone is as it was before.
@@ -189,6 +192,14 @@ class HalfDone(NamedTuple):
     tasks: frozenset[TaskId]
 
 
+class Placement(NamedTuple):
+    """Where the newest attempt of a task is performed, where that is not beside the driver."""
+
+    attempt: int
+    runner: str
+    handle: str
+
+
 class Turn(NamedTuple):
     """The files as an agent that is at work had left them last."""
 
@@ -244,6 +255,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Every task that anything has happened to. A task that is absent is pending."""
     running: PersistentMap[TaskId, int] = PersistentMap()
     """All and only tasks with an attempt under way, and its number."""
+    placed: PersistentMap[TaskId, Placement] = PersistentMap()
+    """Where the newest attempt of a task was handed over to another runner, until it is known to have ended: also of
+    one whose driver died, and which may still be at work there."""
     failed: PersistentMap[TaskId, bool] = PersistentMap()
     """All and only tasks that ended failed or cancelled."""
     gates: PersistentMap[GateId, GateFacts] = PersistentMap()
@@ -288,10 +302,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Files of the worktree that drives of this run printed to."""
     unmerged: PersistentMap[TaskId, ev.TaskFiles] = PersistentMap()
     """All and only finished isolated tasks whose changes are not yet in the worktree."""
+    candidates: PersistentMap[TaskId, ev.TaskFiles] = PersistentMap()
+    """What candidates that have ended made of files; what the winner did is in `unmerged`, under its task."""
     merge: ev.FilesMerged | None = None
     """The newest merge of these, until it is written to the worktree; None where they changed since."""
     saved: SavedState | None = None
     """Newest state of a run of kind `states`."""
+    signers: ev.Signers | None = None
+    """Who may sign answers; None where no gate took a signature when it began."""
 
     def task(self, task_id: TaskId) -> TaskFacts:
         return self.tasks.get(task_id, PENDING)

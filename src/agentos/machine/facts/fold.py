@@ -22,6 +22,7 @@ from agentos.machine.facts.facts import (
     Facts,
     FilePoint,
     GateFacts,
+    Placement,
     SavedState,
     Status,
     TaskFacts,
@@ -63,6 +64,7 @@ def _workflow_start(facts: Facts, event: ev.WorkflowStart) -> Facts:
         drives=event.drive,
         total_layers=max(facts.total_layers, event.total_layers),
         plan_revision=event.plan_revision,
+        signers=facts.signers or event.signers,
         tasks=facts.tasks.update(waiting),
         opened=PersistentMap(),
         stopping="abort" if aborting else "",
@@ -111,6 +113,7 @@ def _resume_planned(facts: Facts, event: ev.ResumePlanned) -> Facts:
     if event.under_way:  # it ended in this drive, and its edits with it: the next attempt begins without them
         for task_id in event.cut_off:
             facts = task_reducers.files_after(facts, task_id, half_done="alone")
+            facts = replace(facts, placed=task_reducers.without_placement(facts, task_id))
     ended = {*event.reset, *gone, *event.cut_off, *event.sessions_forgotten}
     for task_id in ended.difference(event.continued):
         if task_id not in running:
@@ -128,6 +131,7 @@ def _resume_planned(facts: Facts, event: ev.ResumePlanned) -> Facts:
         changes=tuple(change for change in facts.changes if change.parent not in event.regrown),
         ask=facts.ask.update({task_id: said.get(task_id, "cut off") for task_id in event.ask}),
         unmerged=unmerged,
+        candidates=_without(facts.candidates, (*event.reset, *gone)),
         merge=facts.merge if unmerged == facts.unmerged else None,
     )
 
@@ -163,6 +167,7 @@ def _run_rolled_back(facts: Facts, event: ev.RolledBack) -> Facts:
         current_layer=event.layer,
         begun_layer=event.layer,
         running=PersistentMap(),
+        placed=PersistentMap(),
         opened=PersistentMap(),
         added=PersistentMap(),
         # A gate that was open at the checkpoint asks anew: an approval never crosses into another epoch.
@@ -199,6 +204,7 @@ def _run_forked(facts: Facts, event: ev.RunForked) -> Facts:
         added=PersistentMap(),
         ask=PersistentMap(dict.fromkeys(event.ask, "the parent run had begun it")),
         unmerged=PersistentMap(),  # its checkpoint comes after its merge
+        candidates=PersistentMap(),  # their snapshots are the parent's
         sources=PersistentMap(event.sources),
         source_names=PersistentMap(event.source_names),
     )
@@ -292,6 +298,9 @@ def reduce_event(facts: Facts, event: ev.JournaledEvent) -> Facts:
             return task_reducers.task_skipped(facts, event)
         case ev.LeaseTaken() | ev.TaskProcess() | ev.TaskWarning() | ev.StateUpdated() | ev.CheckpointFailed():
             return replace(facts, sequence=event.seq)
+        case ev.TaskPlaced():
+            placement = Placement(event.attempt, event.runner, event.handle)
+            return replace(facts, sequence=event.seq, placed=facts.placed.set(event.task_id, placement))
         case ev.TaskRetry():
             return task_reducers.task_retry(facts, event)
         case ev.TaskSession():
@@ -365,8 +374,12 @@ __all__ = [
 
 def fold(workflow_id: WorkflowId, journal: Iterable[ev.Event]) -> Facts:
     """The facts after a whole journal, what was rolled back left out."""
-    facts = Facts(workflow_id=workflow_id)
-    for event in counting(journal):
+    return reduce_all(Facts(workflow_id=workflow_id), counting(journal))
+
+
+def reduce_all(facts: Facts, events: Iterable[ev.Event]) -> Facts:
+    """The facts after more events that all count."""
+    for event in events:
         facts = reduce(facts, event)
     return facts
 

@@ -26,6 +26,7 @@ from agentos.machine.facts.facts import (
     GateRejection,
     HalfDone,
     PendingStep,
+    Placement,
     StepFacts,
     TaskFacts,
     begun_steps,
@@ -80,8 +81,14 @@ def task_start(facts: Facts, event: ev.TaskStart) -> Facts:
         sequence=event.seq,
         tasks=facts.tasks.set(event.task_id, task),
         running=facts.running.set(event.task_id, event.attempt),
+        placed=without_placement(facts, event.task_id),
         open_gates=open_gates,
     )
+
+
+def without_placement(facts: Facts, task_id: TaskId) -> PersistentMap[TaskId, Placement]:
+    """The placements without that of a task whose attempt is over."""
+    return facts.placed.delete(task_id) if task_id in facts.placed else facts.placed
 
 
 def task_retry(facts: Facts, event: ev.TaskRetry) -> Facts:
@@ -97,6 +104,7 @@ def task_retry(facts: Facts, event: ev.TaskRetry) -> Facts:
         not_before=event.not_before,
         retry_s=(event.not_before - event.at).total_seconds(),
         error=event.error,
+        verified=event.verified,
         pending=_pending_waits(was),
         limit=event.limit,
         waits=was.waits + 1 if event.limit == "wait" else 0,
@@ -109,6 +117,7 @@ def task_retry(facts: Facts, event: ev.TaskRetry) -> Facts:
         sequence=event.seq,
         tasks=facts.tasks.set(event.task_id, task),
         running=running,
+        placed=without_placement(facts, event.task_id),
     )
     # One that was put off did nothing: what it was to go on with is left for the next.
     return after if event.put_off and not event.agent else session_after(after, event)
@@ -170,6 +179,7 @@ def task_suspended(facts: Facts, event: ev.TaskSuspended) -> Facts:
         sequence=event.seq,
         tasks=facts.tasks.set(event.task_id, task),
         running=facts.running.delete(event.task_id),
+        placed=without_placement(facts, event.task_id),
     )
 
 
@@ -204,10 +214,13 @@ def task_complete(facts: Facts, event: ev.TaskComplete) -> Facts:
         messages=event.messages,
         context=event.context,
         execution_time_ms=event.execution_time_ms,
+        verified=event.verified,
     )
     done = _with_result(facts, event, was, task)
     if event.files is None:
         return done
+    if event.candidate:
+        return replace(done, candidates=done.candidates.set(event.task_id, event.files))
     merge = done.merge if done.merge is not None and event.task_id not in done.merge.tasks else None
     return replace(done, unmerged=done.unmerged.set(event.task_id, event.files), merge=merge)
 
@@ -224,6 +237,7 @@ def task_error(facts: Facts, event: ev.TaskError) -> Facts:
         seq=event.seq if was.attempts else was.seq,
         error=event.error,
         execution_time_ms=event.execution_time_ms,
+        verified=event.verified,
         # Until it succeeds, dependants stay as they were with what it gave before.
         previous=was.previous if event.status in FAILED else None,
         steps=was.steps if event.status in FAILED else (),
@@ -231,7 +245,8 @@ def task_error(facts: Facts, event: ev.TaskError) -> Facts:
         pending=_left_pending(was, event.status),
         switch=was.switch if event.agent else None,
     )
-    return _with_result(facts, event, was, task)
+    done = _with_result(facts, event, was, task)
+    return done if event.files is None else replace(done, candidates=done.candidates.set(event.task_id, event.files))
 
 
 def _left_pending(was: TaskFacts, status: ev.EndedAs) -> tuple[PendingStep, ...]:
@@ -277,6 +292,7 @@ def _with_result(facts: Facts, event: TaskEnd, was: TaskFacts, task: TaskFacts) 
         sequence=event.seq,
         tasks=facts.tasks.set(task_id, task),
         running=facts.running.delete(task_id) if task_id in facts.running else facts.running,
+        placed=without_placement(facts, task_id),
         failed=facts.failed.set(task_id, True) if task.status in FAILED else facts.failed,
         open_gates=without_gates(facts, (task_id,)) if was.status == "waiting" or was.pending else facts.open_gates,
         added=count_result(facts.added, task, 1),
@@ -403,6 +419,7 @@ def decision_made(facts: Facts, event: ev.DecisionMade) -> Facts:
         answer=event.answer,
         author=event.author,
         sender=event.sender,
+        signed=event.signed,
         reason=event.reason,
         choice=event.choice,
         output=event.output,

@@ -30,8 +30,9 @@ from agentos.machine.inputs import (
     StepEnded,
     UsageKnown,
 )
-from agentos.machine.resume import ResumePlan, leaves_effect_unknown, plan_follow_up, plan_repeat, plan_stale
-from agentos.machine.rules import drives, files, steps
+from agentos.machine.resume import MAX_CUTS, ResumePlan, leaves_effect_unknown, plan_follow_up, plan_repeat, plan_stale
+from agentos.machine.rules import candidates, drives, files, steps
+from agentos.machine.rules.gates import refuse_unsignable
 from agentos.machine.rules.plan_changes import apply_change
 
 _keys = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -113,6 +114,10 @@ def end_attempt(board: Board, given: AttemptEnded) -> None:
         files.record_capture(board, given.captured)
     for message in result.warnings:
         board.warn(task, message, attempt=given.attempt)
+    if result.error is None and not result.suspended:
+        refused = candidates.verdict_failure(board.plan, board.facts, task, result.output)
+        result = result if refused is None else msgspec.structs.replace(result, error=refused)
+        given = msgspec.structs.replace(given, result=result)
     tries, agent = board.facts.task(task.id).tries, _agent_end(board, task, result)
     if result.suspended and board.facts.task(task.id).outdated:
         _try_again(board, task, _OUTDATED, board.now, put_off=True)
@@ -122,6 +127,12 @@ def end_attempt(board: Board, given: AttemptEnded) -> None:
         _complete_task(board, task, given)
     elif result.cancelled:
         board.fail(task, result.error, status="cancelled", given=given, agent=agent)
+    elif result.unreachable:
+        board.put_off = board.put_off or result.unreachable
+        board.stop_asked = board.drained = True  # anybody may go on with it, once that can be reached
+        _try_again(board, task, result.error, board.now, put_off=True)
+    elif result.lost:
+        _lose(board, task, result)
     elif result.cut_off and _asks_after_cut(board, task):
         _ask_about(board, task, result.error)
     elif result.limit is not None and task.definition.on_limit.act != "fail" and board.facts.stopping != "abort":
@@ -131,7 +142,8 @@ def end_attempt(board: Board, given: AttemptEnded) -> None:
         # Looked at again at once: where still nothing is left of the budget, a gate asks before the next attempt.
         _try_again(board, task, result.error, board.now, put_off=True, agent=agent if result.paused else "")
     elif result.retryable and board.facts.stopping != "abort" and tries < task.definition.retry.retries:
-        _try_again(board, task, result.error, board.now + _retry_delay(board, task), agent=agent)
+        not_before, verified = board.now + _retry_delay(board, task), result.verified
+        _try_again(board, task, result.error, not_before, agent=agent, verified=verified)
     else:
         board.fail(task, result.error, status=failed_status(task), given=given, agent=agent)
 
@@ -155,6 +167,20 @@ def _agent_end(board: Board, task: PlannedTask, result: AttemptResult) -> ev.Age
     return result.agent or ("cut_off" if result.cancelled or result.cut_off else "ended")
 
 
+def _lose(board: Board, task: PlannedTask, result: AttemptResult) -> None:
+    """It ended with the place where it was performed, as one whose driver died: begun anew, or asked about first."""
+    assert result.error is not None
+    why, times = result.error.text.partition("\n")[0], board.facts.task(task.id).cuts + 1
+    if board.facts.stopping == "abort":
+        board.fail(task, result.error, status="cancelled")
+    elif result.cut_off and leaves_effect_unknown(task, board.facts.task(task.id)):
+        _set_back(board, task, "ask", f"was interrupted: {why}")
+    elif times >= MAX_CUTS:
+        _set_back(board, task, "ask", f"was interrupted {times} times in a row: {why}")
+    else:
+        _set_back(board, task, "rerun", f"was interrupted: {why}")
+
+
 def _asks_after_cut(board: Board, task: PlannedTask) -> bool:
     return leaves_effect_unknown(task, board.facts.task(task.id)) and board.facts.stopping != "abort"
 
@@ -169,6 +195,7 @@ def _complete_task(board: Board, task: PlannedTask, given: AttemptEnded) -> None
             return
     if result.context is not ev.NOTHING:
         _warn_of_shared_keys(board, task, result.context)
+    judges = candidates.is_judge(board.plan, task)
     board.emit(
         ev.TaskComplete(
             task_id=task.id,
@@ -178,8 +205,10 @@ def _complete_task(board: Board, task: PlannedTask, given: AttemptEnded) -> None
             output=result.output,
             messages=result.messages,
             context=result.context,
-            files=result.files,
+            files=None if judges else result.files,
+            candidate=candidates.is_candidate(board.plan, task),
             execution_time_ms=result.execution_time_ms,
+            verified=result.verified,
         )
     )
     if change is not None:
@@ -197,6 +226,7 @@ def _injection(board: Board, task: PlannedTask, result: AttemptResult) -> ev.Pla
     if not added:
         return None
     change = ev.PlanChanged(origin="inject", added=added, min_layer=task.layer + 1, under=task.place)
+    refuse_unsignable(board.facts, added)
     apply_change(board.plan, change)
     return change
 
@@ -236,6 +266,7 @@ def _try_again(
     agent: ev.AgentEnd = "",
     limit: ev.AtLimit = "",
     switch: OnLimit | None = None,
+    verified: ev.Verification | None = None,
 ) -> None:
     board.emit(
         ev.TaskRetry(
@@ -248,6 +279,7 @@ def _try_again(
             agent=agent,
             limit=limit,
             switch=switch,
+            verified=verified,
         )
     )
 
@@ -277,8 +309,14 @@ def _end_at_limit(
 def _ask_about(board: Board, task: PlannedTask, why: ev.TaskFailure) -> None:
     """It did not end by itself: somebody says what became of its effect. Until then it has neither failed nor ended."""
     first_line = why.text.partition("\n")[0]
-    row = ev.PlannedVerdict(task_id=task.id, verdict="ask", reason=f"was interrupted: {first_line}")
-    planned = ResumePlan(verdicts=(row,), cut_off=(task.id,), ask=(task.id,), revision=board.facts.plan_revision)
+    _set_back(board, task, "ask", f"was interrupted: {first_line}")
+
+
+def _set_back(board: Board, task: PlannedTask, verdict: ev.Verdict, reason: str) -> None:
+    """The attempt counts as one that was interrupted: the task begins anew, where asked after an answer."""
+    row = ev.PlannedVerdict(task_id=task.id, verdict=verdict, reason=reason)
+    ask = (task.id,) if verdict == "ask" else ()
+    planned = ResumePlan(verdicts=(row,), cut_off=(task.id,), ask=ask, revision=board.facts.plan_revision)
     drives.follow_up(board, planned)
     board.frontier.record_attempt_end(task)
     board.frontier.offer(task.id)

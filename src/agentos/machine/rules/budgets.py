@@ -11,6 +11,7 @@ put off: the same gate asks before the next attempt.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Literal, TypeVar
 
 from agentos.dag.define.model_calls import Budget
@@ -18,6 +19,7 @@ from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.ids import TaskId
 from agentos.machine import events as ev
 from agentos.machine.facts.fold import Facts
+from agentos.machine.rules.candidates import contest_of
 from agentos.machine.rules.gates import answer_command, newest_gate
 
 Whose = Literal["task", "run"]
@@ -43,8 +45,20 @@ def remaining_budget(plan: Plan, facts: Facts, task: PlannedTask) -> Budget:
 
 def _remainders(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[Budget, Budget]:
     """What is left of the task's own budget, and of the run's."""
-    own = _remainder(_allowance(facts, task.definition.budget, "task", task.id), facts.spent.get(task.id, ev.Usage()))
+    together = payers(plan, facts, task)
+    own = _remainder(_allowance(facts, task.definition.budget, "task", together), sum_spent(facts, together))
     return own, _remainder(_allowance(facts, plan.settings.budget, "run"), facts.spent_in_all)
+
+
+def payers(plan: Plan, facts: Facts, task: PlannedTask) -> frozenset[TaskId]:
+    """The tasks that pay from the same budget: candidates and their judge share that of the task they work on."""
+    above = contest_of(plan, task)
+    return frozenset((task.id,)) if above is None else frozenset((task.id, *facts.children.get(above.id, ())))
+
+
+def sum_spent(facts: Facts, tasks: Iterable[TaskId]) -> ev.Usage:
+    """What these tasks have paid, all together."""
+    return sum((facts.spent[one] for one in sorted(tasks) if one in facts.spent), start=ev.Usage())
 
 
 def budget_gate(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[bool, ev.DecisionRequired | None]:
@@ -65,8 +79,12 @@ def budget_gate(plan: Plan, facts: Facts, task: PlannedTask) -> tuple[bool, ev.D
     if whose is None:
         return True, None
     budget = _budget_of(whose, plan, task)
-    spent = facts.spent.get(task.id, ev.Usage()) if whose == "task" else facts.spent_in_all
-    what = f"Task {task.id!r}" if whose == "task" else "The run"
+    together = payers(plan, facts, task)
+    if whose == "task" and any(_asks_for(facts, other) for other in together - {task.id}):
+        return False, None  # one answer is for all of them
+    spent = sum_spent(facts, together) if whose == "task" else facts.spent_in_all
+    above = contest_of(plan, task)
+    what = f"Task {(above or task).id!r}" if whose == "task" else "The run"
     calls = f"{spent.calls} call{'s' * (spent.calls != 1)}"
     so_far = f"{money(spent.cost_usd)} and {spent.tokens:,} tokens in {calls}"
     return False, ev.DecisionRequired(
@@ -91,11 +109,22 @@ def _about(whose: Whose, budget: Budget) -> str:
     return f"{whose} {_amount(budget)}"
 
 
+def is_asked_for_task(gate: ev.DecisionRequired) -> bool:
+    """Whether a budget's gate asks about that of a task, and not of the whole run."""
+    return _whose(gate) == "task"
+
+
 def _whose(gate: ev.DecisionRequired) -> Whose:
     return "task" if gate.shown.startswith("task") else "run"
 
 
-def _allowance(facts: Facts, budget: Budget, whose: Whose, task_id: TaskId | None = None) -> Budget:
+def _asks_for(facts: Facts, task_id: TaskId) -> bool:
+    """Whether the task's own budget is being asked about."""
+    gate, _ = newest_gate(facts, "budget", task_id, task_id)
+    return gate is not None and gate.opened.gate_id in facts.open_gates and _whose(gate.opened) == "task"
+
+
+def _allowance(facts: Facts, budget: Budget, whose: Whose, tasks: frozenset[TaskId] | None = None) -> Budget:
     """The budget, and as much again for each time somebody allowed that in this epoch."""
     if not budget:
         return budget
@@ -106,7 +135,7 @@ def _allowance(facts: Facts, budget: Budget, whose: Whose, task_id: TaskId | Non
         and gate.answer == "approved"
         and gate.epoch == facts.epoch
         and _whose(gate.opened) == whose
-        and task_id in (None, gate.opened.task_id)
+        and (tasks is None or gate.opened.task_id in tasks)
     ]
     allowed = budget
     for opened in sorted(said_yes, key=lambda gate: gate.seq):  # a map has no order, and here it matters

@@ -33,7 +33,8 @@ def begin(board: Board, given: Begin) -> None:
     if given.rollback is not None:
         back = requests.rollback_to(board, given.rollback, reason="resumed from an older checkpoint")
     finished = back.layer + 1 if back is not None else _finished_layers(board, planned)
-    _say_start(board, finished, planned.revision if planned is not None else board.facts.plan_revision)
+    revision = planned.revision if planned is not None else board.facts.plan_revision
+    _say_start(board, finished, revision, given.signers if not board.facts.drives else None)
     board.emit(ev.LeaseTaken(token=given.token, holder=given.holder, taken_from=given.taken_from))
     if given.restored is not None:
         board.emit(given.restored)
@@ -47,7 +48,7 @@ def begin(board: Board, given: Begin) -> None:
         board.derive()  # a new drive opens its layers anew
 
 
-def _say_start(board: Board, finished: int, revision: int) -> None:
+def _say_start(board: Board, finished: int, revision: int, signers: ev.Signers | None = None) -> None:
     board.emit(
         ev.WorkflowStart(
             name=board.plan.name,
@@ -56,6 +57,7 @@ def _say_start(board: Board, finished: int, revision: int) -> None:
             resumed_from=finished - 1 if finished else None,
             plan_revision=revision,
             plan_fingerprint=board.plan.fingerprint,
+            signers=signers,
         )
     )
 
@@ -91,7 +93,7 @@ def follow_up(board: Board, planned: ResumePlan) -> None:
     running = board.facts.running
     _write_down(board, planned, under_way=True)
     back = (board.plan.tasks[task_id] for task_id in planned.reset)
-    if any(task.definition.for_each is not None or task.origin == "for_each" for task in back):
+    if any(task.definition.fans_out or task.origin == "for_each" for task in back):
         board.derive()
     else:
         board.reopen(task_id for task_id in planned.reset if task_id not in running)

@@ -79,14 +79,24 @@ def snapshot_of(facts: Facts) -> str:
     return facts.files.snapshot if facts.files is not None and not facts.files.open else ""
 
 
-def snapshots_in_use(facts: Facts) -> set[str]:
-    """The snapshots that the run may still have to go back to, or on from; what checkpoints name comes on top."""
+def snapshots_in_use(facts: Facts, *, looked_at: bool = True) -> set[str]:
+    """The snapshots that the run may still have to go back to, or on from; what checkpoints name comes on top.
+
+    `looked_at`: also what candidates of a run that is complete left, and nobody but a reader needs any more.
+    """
     used = {facts.files.snapshot} if facts.files is not None else set()
     if facts.half_done is not None:
         used.add(facts.half_done.before.snapshot)
     if facts.merge is not None:
         used.add(facts.merge.snapshot)
-    for handed in facts.unmerged.values():
+    given_up = facts.candidates if facts.status == "complete" and not looked_at else {}
+    left = facts.candidates if not given_up else {}
+    used |= {
+        known.verified.snapshot
+        for task_id, known in facts.tasks.items()
+        if known.verified is not None and task_id not in given_up
+    }
+    for handed in (*facts.unmerged.values(), *left.values()):
         used |= {handed.base, handed.snapshot}
     for turn in facts.turns.values():
         used |= {turn.base, turn.snapshot}
@@ -126,12 +136,15 @@ def files_seen(board: Board, given: FilesSeen) -> None:
     """Look at the task again, with what was seen. Where nobody can look, it is left to a drive that can."""
     board.looks_wanted.discard(given.task_id)
     if given.files is not None and given.task_id in board.plan.tasks:
-        board.seen[given.task_id] = given.files
+        board.seen[given.task_id] = given
         board.frontier.offer(given.task_id)
 
 
 def covered_files_changed(board: Board, given: CoveredFilesChanged) -> None:
-    """A task of this run changed files behind an approval: from now on it is about these."""
+    """A task of this run changed files behind an approval: from now on it is about these.
+
+    Not where it shows what was verified: what others than its own task do to files takes that back.
+    """
     gate = board.facts.gates.get(given.gate_id)
     if gate is None or gate.covers is None:
         return
@@ -141,6 +154,7 @@ def covered_files_changed(board: Board, given: CoveredFilesChanged) -> None:
         if (after := given.after.get(path, "")) not in (approved := gate.covers.get(path, ("",)))
         # What differed before the task began was not its doing.
         and given.before.get(path, "") in approved
+        and (path != ev.ALL_FILES or (after and given.task_id == gate.opened.task_id))
     }
     if files:
         board.emit(ev.CoverChanged(gate_id=given.gate_id, task_id=given.task_id, files=dict(sorted(files.items()))))

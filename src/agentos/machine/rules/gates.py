@@ -5,24 +5,29 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
+from agentos.dag.define.model_calls import verify_commands
 from agentos.dag.define.task import Approve, TaskDef, resolve_items
 from agentos.dag.language.references import SECRETS, as_text, look_up, references_in, resolve
+from agentos.dag.plan.candidates import CANDIDATES, contest_tasks, key_of
+from agentos.dag.plan.findings import Finding
 from agentos.dag.plan.plan import Plan, PlannedTask
-from agentos.exceptions import AgentosError, CommandRefusedError
+from agentos.exceptions import AgentosError, CommandRefusedError, WorkflowDefinitionError
 from agentos.ids import GateId, TaskId, short_id
 from agentos.machine import events as ev
 from agentos.machine.commands import EFFECT_ANSWERS, IT_RAN, LIMIT_ANSWERS
 from agentos.machine.facts.facts import begun_steps
 from agentos.machine.facts.fold import Facts, GateFacts
 from agentos.machine.frontier import fan_out_of
+from agentos.machine.rules.candidates import contest_of, is_judge, list_passed
 from agentos.machine.rules.scope import scope_of, shown_digest
+from agentos.machine.rules.verification import are_shown, shown_checks, verified_trees
 
 # Texts, which `re` compiles when they are first used: most runs ask nobody.
 _WRITTEN_TO = r"[0-9&]*>[>|]?\s*[^\s;|&()<>]+"
@@ -41,6 +46,12 @@ class CommandWords(msgspec.Struct, frozen=True, kw_only=True):
 
     cwd: str
     words: frozenset[str]
+    verified: frozenset[str] = frozenset()
+    """Trees that tasks before it were verified on. Where there are any, an approval is about all files, too."""
+    printed_to: frozenset[str] = frozenset()
+    """Files that drives print to: they differ all the time."""
+    looked_at: str = ""
+    """The file that the question asks to look at, and perhaps to edit."""
 
 
 def has_command(definition: TaskDef) -> bool:
@@ -62,12 +73,19 @@ def command_words(plan: Plan, facts: Facts, task: PlannedTask) -> CommandWords:
     for one in scopes:
         for command in _commands(definition):
             # Rather too many than too few: a word that names no file does no harm.
-            values = [look_up(ref, one) for ref in references_in(command) if ref.root != SECRETS]
-            written = [command] if isinstance(command, str) else _texts(resolve(command, one))
+            refs = references_in(command)
+            known = all(ref.root != CANDIDATES or CANDIDATES in one for ref in refs)  # not before there are any
+            values = [look_up(ref, one) for ref in refs if ref.root != SECRETS] if known else []
+            written = [command] if isinstance(command, str) else _texts(resolve(command, one) if known else command)
             words.update(word for text in (*_texts(values), *written) for word in words_in(text))
     cwd = definition.cwd if references_in(definition.cwd) and definition.for_each else resolve(definition.cwd, scope)
+    looked_at = as_text(resolve(definition.approve.file, scope)) if definition.approve is not None else ""
     return CommandWords(
-        cwd=as_text(cwd), words=frozenset(word for word in words if 0 < len(word) < _LONGEST and "\0" not in word)
+        cwd=as_text(cwd),
+        words=frozenset(word for word in words if 0 < len(word) < _LONGEST and "\0" not in word),
+        verified=verified_trees(plan, facts, task),
+        printed_to=frozenset(facts.own_output),
+        looked_at=looked_at,
     )
 
 
@@ -75,7 +93,9 @@ def _commands(definition: TaskDef) -> Iterator[str | tuple[str, ...]]:
     if definition.run:
         yield definition.run
     if definition.agent is not None:
-        yield from filter(None, (definition.agent.verify, definition.agent.command))
+        yield from filter(None, (*verify_commands(definition.agent), definition.agent.command))
+    if definition.candidates:
+        yield from (command for child in contest_tasks(definition) for command in _commands(child))
 
 
 def words_in(text: str) -> Iterator[str]:
@@ -122,24 +142,35 @@ def newest_gate(
 
 
 def task_gate(
-    plan: Plan, facts: Facts, task: PlannedTask, now: datetime, files: dict[str, str] | None = None
+    plan: Plan,
+    facts: Facts,
+    task: PlannedTask,
+    now: datetime,
+    files: dict[str, str] | None = None,
+    since: Mapping[str, Sequence[str]] = {},
 ) -> tuple[bool, ev.DecisionRequired | None]:
     """Whether the task may start, and else the gate to open first (None where it is open already, or answered no).
 
-    `files` are those that its command names as they are now; None where it has no command.
+    `files` are those that it is about as they are now, None where it is about none; `since` as of `shown_checks`.
     """
     approve = task.definition.approve or approval_of(plan, task)
     if approve is None:
         return True, None
+    if (above := contest_of(plan, task)) is not None and is_judge(plan, task):
+        keys = tuple(key_of(above.id, child) for child in list_passed(facts, above.id))
+        approve = msgspec.structs.replace(approve, choices=keys)
     kind = gate_kind(task)
     gate, next_name = newest_gate(facts, kind, task.id, task.id)
     is_open = gate is not None and gate.opened.gate_id in facts.open_gates
     if gate is not None and is_open and not is_outdated(plan, facts, task, gate):
         return False, None
     digest, text = shown_digest(plan, facts, task)
+    verified = shown_checks(plan, facts, task, since)
     again, changed = "", tuple[str, ...]()
-    if gate is not None and (is_open or (gate.answer and gate.opened.shown == digest)):
+    if gate is not None and (is_open or (gate.answer and _shows(gate, digest, verified))):
         again, changed = _reopening(gate, files)
+        if approve.by == "signed" and gate.answer == "approved" and gate.signed is None:  # a row that we did not write
+            again = f"{gate.opened.gate_id} was approved without a signature"
         if not is_open and (gate.answer != "approved" or not again):
             return gate.answer == "approved", None
     elif gate is None and task.definition.approve is None:  # an item, whose fan-out was approved
@@ -162,7 +193,8 @@ def task_gate(
         covers=files,
         again=again,
         changed=changed,
-        command=answer_command(facts.workflow_id, next_name, approve.choices),
+        verified=verified,
+        command=answer_command(facts.workflow_id, next_name, approve.choices, signed=approve.by == "signed"),
         deadline=None if approve.timeout_s is None else now + timedelta(seconds=approve.timeout_s),
         on_timeout=approve.on_timeout,
     )
@@ -197,17 +229,28 @@ def _reopening(
     changed = changed_files(gate.covers, files, among=among)
     if not changed:
         return "", ()
-    listed = ", ".join(changed[:10]) + (f" and {len(changed) - 10} more" if len(changed) > 10 else "")
-    return f"{listed} changed after {name} was asked", changed
+    named = tuple(path for path in changed if path != ev.ALL_FILES)
+    return f"{name_changed(changed)} changed after {name} was asked", named
+
+
+def name_changed(changed: Sequence[str]) -> str:
+    """What of that which an approval is about has changed."""
+    named = [path for path in changed if path != ev.ALL_FILES] or ["files of the worktree, which were verified,"]
+    return ", ".join(named[:10]) + (f" and {len(named) - 10} more" if len(named) > 10 else "")
 
 
 def is_outdated(plan: Plan, facts: Facts, task: PlannedTask, gate: GateFacts) -> bool:
-    """Whether an open gate is to ask anew: what it quotes is another result now, or has been edited.
+    """Whether an open gate is to ask anew: what it quotes or what was verified is another result now, or was edited.
 
     Or an earlier version asked, without a look at the files that the command names.
     """
     unseen = gate.covers is None and has_command(task.definition)
-    return unseen or gate.opened.shown != shown_digest(plan, facts, task)[0]
+    return unseen or not _shows(gate, shown_digest(plan, facts, task)[0], shown_checks(plan, facts, task, {}))
+
+
+def _shows(gate: GateFacts, digest: str, verified: Sequence[ev.ShownCheck]) -> bool:
+    """Whether this is what the gate asked about."""
+    return gate.opened.shown == digest and are_shown(gate.opened.verified, verified)
 
 
 def may_be_asked(plan: Plan, facts: Facts, gate: GateFacts) -> bool:
@@ -219,6 +262,12 @@ def may_be_asked(plan: Plan, facts: Facts, gate: GateFacts) -> bool:
         return task is None or not is_outdated(plan, facts, task, gate)
     except AgentosError:  # the task fails of it, once it is looked at
         return False
+
+
+def gates_to_ask(plan: Plan, facts: Facts) -> list[ev.DecisionRequired]:
+    """The open gates of a run, but those about a task that runs again."""
+    opened = [facts.gates[gate_id].opened for gate_id in facts.open_gates]
+    return [gate for gate in opened if not is_held(plan, facts, gate)] if facts.running else opened
 
 
 def is_held(plan: Plan, facts: Facts, gate: ev.DecisionRequired) -> bool:
@@ -324,10 +373,40 @@ def choice_argument(kind: str, choice: str) -> str:
     return f" --choose {shlex.quote(choice)}{told}"
 
 
-def answer_command(workflow_id: str, gate_id: str, choices: Sequence[str] = ()) -> str:
+def answer_command(workflow_id: str, gate_id: str, choices: Sequence[str] = (), *, signed: bool = False) -> str:
     """What to type to say yes; of a gate with choices, to the first of them."""
     chosen = f" --choose {shlex.quote(choices[0])}" if choices else ""
-    return f"agentos approve {shlex.quote(short_id(workflow_id))} {shlex.quote(gate_id)}{chosen}"
+    signs = " --sign" if signed else ""
+    return f"agentos approve {shlex.quote(short_id(workflow_id))} {shlex.quote(gate_id)}{signs}{chosen}"
+
+
+def takes_signature(definition: TaskDef) -> bool:
+    """Whether only a signed yes lets the task start."""
+    return definition.approve is not None and definition.approve.by == "signed"
+
+
+def tasks_behind_signatures(plan: Plan) -> frozenset[TaskId]:
+    """Tasks that start only after a signed yes: to themselves, or to one that they need."""
+    ahead = [task.id for task in plan.tasks.values() if takes_signature(task.definition)]
+    behind = set(ahead)
+    while ahead:
+        new = [name for name in plan.dependants.get(ahead.pop(), ()) if name not in behind]
+        behind.update(new)
+        ahead += new
+    return frozenset(behind)
+
+
+def refuse_unsignable(facts: Facts, added: Iterable[TaskDef]) -> None:
+    """WorkflowDefinitionError where tasks that come in under way take signed answers, and nobody could sign them."""
+    if facts.signers is not None:
+        return
+    message = "by: signed needs signers, which are those of the start: no task took a signature then"
+    if findings := tuple(
+        Finding(problem="bad setting", task_id=definition.id, setting="approve", message=message)
+        for definition in added
+        if takes_signature(definition)
+    ):
+        raise WorkflowDefinitionError(findings)
 
 
 def only_rejected(facts: Facts) -> bool:

@@ -19,8 +19,10 @@ from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
 from agentos.dag.define.mapping import task_from_mapping
+from agentos.dag.define.model_calls import AGENTS
 from agentos.dag.define.task import TaskDef
 from agentos.dag.language.references import without_references
+from agentos.dag.plan.findings import nearest
 from agentos.dag.plan.plan import PlannedTask
 from agentos.exceptions import CommandRefusedError
 from agentos.ids import GateId, TaskId
@@ -182,7 +184,7 @@ def _resolver_id(gate_id: GateId) -> TaskId:
 def resolver_for(board: Board, gate: ev.DecisionRequired, output: object) -> TaskDef | None:
     """The task that an answer `agent:NAME` asks for; None where the answer is another one.
 
-    CommandRefusedError or WorkflowDefinitionError where there can be none.
+    CommandRefusedError where there can be none.
     """
     if not isinstance(output, str) or not _is_agent(output):
         return None
@@ -193,13 +195,16 @@ def resolver_for(board: Board, gate: ev.DecisionRequired, output: object) -> Tas
             "the conflicts are too many to be shown whole, to you and to an agent",
             next_step="Choose versions with --use.",
         )
+    name, known = output.removeprefix(_AGENT), [one for one in AGENTS if one != "command"]
+    if name not in known:
+        raise CommandRefusedError(f"the agent is one of {', '.join(known)}, not {name!r}{nearest(name, known)}")
     tasks = [task.definition for task in pending(board, gate.layer)]
     walls = [one.sandbox for one in tasks if one.sandbox]
     told = "\n".join(f"- task:{one.id}: {_purpose(one)}" for one in tasks)
     return task_from_mapping(
         _resolver_id(gate.gate_id),
         {
-            "agent": output.removeprefix(_AGENT),
+            "agent": name,
             "prompt": without_references(_RESOLVE.format(tasks=told, conflicts=gate.inputs)),
             "isolation": "worktree",
             # What it writes is read from what they wrote: where one of them is walled in, so is the agent.
@@ -277,7 +282,8 @@ def answer_to(facts: Facts, gate: ev.DecisionRequired) -> str:
     """
     if gate.kind == "merge":
         return _answer(facts.workflow_id, gate.gate_id, open_conflicts(facts))
-    return answer_command(facts.workflow_id, gate.gate_id, gate.choices if gate.kind != "ask" else ())
+    choices = gate.choices if gate.kind != "ask" else ()
+    return answer_command(facts.workflow_id, gate.gate_id, choices, signed=gate.by == "signed")
 
 
 def _answer(workflow_id: str, gate_id: str, conflicts: tuple[ev.MergeConflict, ...]) -> str:
@@ -293,7 +299,7 @@ def _digest(board: Board, layer: int) -> str:
     return blake2b(told.encode(), digest_size=16).hexdigest()
 
 
-def check_choices(facts: Facts, output: Any) -> None:
+def check_choices(facts: Facts, gate_id: GateId, output: Any) -> None:
     """CommandRefusedError unless the answer chooses, for each path in conflict, a version that there is."""
     conflicts = open_conflicts(facts)
     if not conflicts:
@@ -301,7 +307,8 @@ def check_choices(facts: Facts, output: Any) -> None:
     if not isinstance(output, Mapping):
         raise CommandRefusedError(
             f"an answer to a merge says for each path which version to take: {_FORMS}; "
-            f"in conflict: {', '.join(conflict.path for conflict in conflicts[:_SHOWN])}"
+            f"in conflict: {', '.join(conflict.path for conflict in conflicts[:_SHOWN])}",
+            next_step=f"For example: {_answer(facts.workflow_id, gate_id, conflicts)}",
         )
     sides = {conflict.path: conflict.sides for conflict in conflicts}
     for path, text in output.items():

@@ -8,21 +8,19 @@ from collections.abc import Iterable, Mapping
 from msgspec.structs import replace
 
 from agentos.dag.define.task import TaskDef
+from agentos.dag.plan.candidates import contest_tasks
 from agentos.dag.plan.growth import item_tasks, with_definition, with_tasks, without_tasks
 from agentos.dag.plan.plan import Origin, Plan, PlannedTask
 from agentos.exceptions import WorkflowDefinitionError
 from agentos.ids import TaskId
-from agentos.machine.events import PlanChanged
+from agentos.machine.events import NOTHING, PlanChanged
 from agentos.values import decode_value
 
 
 def apply_change(plan: Plan, change: PlanChanged) -> Plan:
     """The plan with one change. WorkflowDefinitionError where it does not fit."""
     if change.origin == "for_each" and change.parent is not None:
-        if plan.tasks[change.parent].definition.for_each is None:
-            raise KeyError(f"{change.parent} is no fan-out any more")
-        items = decode_value(change.items)
-        grown = item_tasks(plan, change.parent, items, keys=change.children)
+        grown = _grown_tasks(plan, change.parent, change)
         return with_tasks(plan, grown, origin="for_each", parent=change.parent, min_layer=change.min_layer)
     if change.origin == "repeat":
         return _with_round(plan, change)
@@ -38,6 +36,19 @@ def apply_change(plan: Plan, change: PlanChanged) -> Plan:
         if change.under:
             plan = _move_tasks(plan, _places(change.added, change.under), next_place)
     return plan
+
+
+def _grown_tasks(plan: Plan, parent: TaskId, change: PlanChanged) -> list[TaskDef]:
+    """What a fan-out became. KeyError where the workflow was edited, and it cannot be that any more."""
+    definition = plan.tasks[parent].definition
+    if definition.candidates and change.items is NOTHING:
+        grown = contest_tasks(definition)
+        if tuple(child.id for child in grown) != change.children:
+            raise KeyError(f"{parent} has other candidates now")
+        return grown
+    if definition.for_each is None:
+        raise KeyError(f"{parent} is no fan-out any more")
+    return item_tasks(plan, parent, decode_value(change.items), keys=change.children)
 
 
 def _with_round(plan: Plan, change: PlanChanged) -> Plan:

@@ -6,7 +6,7 @@ nothing runs and nothing else can go on, or the start of a drive after the run h
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import assert_never
 
@@ -14,8 +14,9 @@ import msgspec
 from msgspec.structs import replace
 
 from agentos.dag.define.mapping import tasks_from_mappings
-from agentos.dag.define.task import to_stored
+from agentos.dag.define.task import Approve, to_stored
 from agentos.dag.plan.growth import with_definition
+from agentos.dag.plan.plan import PlannedTask
 from agentos.exceptions import AgentosError, CommandRefusedError
 from agentos.ids import CheckpointId, GateId, TaskId
 from agentos.machine import commands as cmd
@@ -26,8 +27,17 @@ from agentos.machine.facts.task_reducers import SLEEP
 from agentos.machine.frontier import by_layers
 from agentos.machine.resume import SKIP_LAYER, needs_answer
 from agentos.machine.rules import merges
-from agentos.machine.rules.gates import answer_command, choice_argument, gate_choices, vouched_output
+from agentos.machine.rules.budgets import is_asked_for_task, payers
+from agentos.machine.rules.candidates import is_candidate
+from agentos.machine.rules.gates import (
+    answer_command,
+    choice_argument,
+    gate_choices,
+    refuse_unsignable,
+    vouched_output,
+)
 from agentos.machine.rules.plan_changes import apply_change
+from agentos.machine.signed_text import signed_text
 from agentos.values import encode_value
 
 Act = Callable[[], None]
@@ -58,9 +68,8 @@ def fire_timers(board: Board, until: datetime) -> None:
     for whose in board.frontier.due(until):
         if whose in board.facts.open_gates:
             gate = board.facts.gates[GateId(whose)].opened
-            answer_gate(
-                board, gate, approved=gate.on_timeout == "approve", author="timeout", reason="nobody answered in time"
-            )
+            approved = gate.on_timeout == "approve" and gate.by != "signed"
+            answer_gate(board, gate, approved=approved, author="timeout", reason="nobody answered in time")
         if whose in board.frontier.sleeping:
             _end_sleeps(board, TaskId(whose), until)
         if whose in board.frontier.retrying:
@@ -181,6 +190,7 @@ def answer_gate(
     sender: cmd.Sender | None = None,
     choice: str = "",
     output: object = None,
+    signed: cmd.SignedAnswer | None = None,
 ) -> None:
     """Write the answer to an open gate down and do what follows from it."""
     approved = approved and not (gate.kind == "limit" and choice == cmd.FAIL_NOW)
@@ -204,6 +214,7 @@ def answer_gate(
             reason=reason,
             choice=choice,
             output=stored,
+            signed=signed,
         )
     )
     if task is None:
@@ -218,17 +229,34 @@ def answer_gate(
         if not board.facts.task(task.id).suspended:
             board.frontier.offer(task.id)
     elif gate.kind == "limit" and not approved:  # as it would have without the question: a resume goes on
-        session, error = board.facts.sessions.get(task.id), board.facts.task(task.id).error
-        failure = error or ev.TaskFailure(type="GateRejected", text=f"rejected by {author}")
-        board.fail(task, failure, status=failed_status(task), agent=session.ended if session is not None else "")
+        session, failed = board.facts.sessions.get(task.id), board.facts.task(task.id).error
+        error = failed or ev.TaskFailure(type="GateRejected", text=f"rejected by {author}")
+        board.fail(task, error, status=failed_status(task), agent=session.ended if session is not None else "")
     elif not approved:
         text = f"rejected by {author}" + (f": {reason}" if reason else "")
-        board.fail(task, ev.TaskFailure(type="GateRejected", text=text, traceback=""))
+        error = ev.TaskFailure(type="GateRejected", text=text, traceback="")
+        if gate.kind == "budget" and is_candidate(board.plan, task):
+            for one in _refused_candidates(board, gate, task):
+                board.fail(one, error, status=failed_status(one))  # of these alone: others may have passed
+        else:
+            board.fail(task, error)
     elif kept == "happened" and gate.step is None:
         attempt = board.facts.task(task.id).attempts
         board.emit(ev.TaskComplete(task_id=task.id, layer=task.layer, place=task.place, attempt=attempt, output=stored))
     else:
         board.frontier.offer(task.id)
+        if gate.kind == "budget":  # candidates share one, and wait for the same answer
+            for other in payers(board.plan, board.facts, task) - {task.id}:
+                board.frontier.offer(other)
+
+
+def _refused_candidates(board: Board, gate: ev.DecisionRequired, task: PlannedTask) -> list[PlannedTask]:
+    """Those who get no more money: all that would pay from the same budget and are not at work."""
+    if not is_asked_for_task(gate):
+        return [task]
+    others = (board.plan.tasks[one] for one in payers(board.plan, board.facts, task) if one in board.frontier.unmet)
+    waiting = [one for one in others if is_candidate(board.plan, one) and one.id not in board.facts.running]
+    return sorted(waiting, key=order)
 
 
 def withdraw_gate(board: Board, gate: ev.DecisionRequired, reason: str = "nothing is left behind it") -> None:
@@ -259,7 +287,7 @@ def _answer(board: Board, asked: cmd.CommandRequest, command: cmd.ApprovalRespon
                 became = f"was already answered ({known.answer} by {known.author})"
         raise CommandRefusedError(f"gate {gate_id!r} {became}; open gates: {still_open}")
     gate = board.facts.gates[gate_id].opened
-    if gate.by == "human" and asked.attempt_id:
+    if gate.by != "agent" and asked.attempt_id:
         raise CommandRefusedError(
             f"gate {gate_id!r} is for a human; the answer came from {_actor(asked.attempt_id)}",
             next_step="Answer it from a terminal that no run has started.",
@@ -268,7 +296,7 @@ def _answer(board: Board, asked: cmd.CommandRequest, command: cmd.ApprovalRespon
         raise CommandRefusedError(f"gate {gate_id!r} takes approve or reject, not {command.answer!r}")
     choice, output = command.choice or _CHOICE_OF_ANSWER.get(command.answer, ""), command.output
     if command.approved:
-        _check_choice(gate, choice)
+        check_choice(gate, choice)
     if gate.kind == "ask" and choice == cmd.IT_RAN and gate.task_id is not None:
         output = vouched_output(board.plan.tasks[gate.task_id].definition, output)
     elif gate.kind == "ask" and output is not None:
@@ -278,25 +306,54 @@ def _answer(board: Board, asked: cmd.CommandRequest, command: cmd.ApprovalRespon
     if command.approved and gate.kind == "merge":
         resolver = merges.resolver_for(board, gate, output)
         if resolver is None:
-            merges.check_choices(board.facts, output)
+            merges.check_choices(board.facts, gate_id, output)
         else:
             grow = _plan_change(board, ev.PlanChanged(origin="inject", added=(resolver,), min_layer=gate.layer))
+    signed = _check_signature(board, gate, asked, command)
 
     def act() -> None:
         answer_gate(
             board,
             gate,
             approved=command.approved,
-            author=asked.author,
+            author=asked.author if signed is None else str(signed),
             sender=asked.sender,
             reason=command.reason,
             choice=choice,
             output=output,
+            signed=signed,
         )
         if grow is not None:
             grow()
 
     return act
+
+
+def _check_signature(
+    board: Board, gate: ev.DecisionRequired, asked: cmd.CommandRequest, command: cmd.ApprovalResponse
+) -> cmd.SignedAnswer | None:
+    """The signature of an answer. CommandRefusedError where the gate needs one that is not there, or not valid.
+
+    A no stops what the gate guards, and may come without one.
+    """
+    name = f"gate {gate.gate_id!r}"
+    if gate.by != "signed":
+        if command.signature:
+            raise CommandRefusedError(f"{name} takes no signature", next_step="Answer it without one.")
+        return None
+    if command.output is not None:
+        raise CommandRefusedError(f"{name} takes no output: a signature would not be about it")
+    if not command.signature and not command.approved:
+        return None
+    sign_it = f"Sign it: {answer_command(gate.workflow_id, gate.gate_id, gate.choices, signed=True)}"
+    if not command.signature:
+        raise CommandRefusedError(f"{name} takes a signed yes, and this one is not signed", next_step=sign_it)
+    if asked.signed is None:
+        why = asked.unsigned or "nobody has verified it"
+        raise CommandRefusedError(f"{name}: the signature does not count: {why}", next_step=sign_it)
+    if (asked.signed.signature, asked.signed.text) != (command.signature, signed_text(board.facts, command)):
+        raise CommandRefusedError(f"{name}: what it is about has changed since this was signed", next_step=sign_it)
+    return asked.signed
 
 
 _CHOICE_OF_ANSWER = {"rerun": cmd.RUN_AGAIN, "happened": cmd.IT_RAN}
@@ -307,14 +364,15 @@ def _actor(attempt_id: str) -> str:
     return f"attempt {attempt_id} of an agent" if "/" in attempt_id else attempt_id
 
 
-def _check_choice(gate: ev.DecisionRequired, choice: str) -> None:
+def check_choice(gate: ev.DecisionRequired, choice: str) -> None:
+    """CommandRefusedError, with what can be chosen, where a yes with this choice is none."""
     choices = gate_choices(gate)
     if choice in choices or (not choices and not choice) or (gate.kind == "limit" and chosen_wait_s(choice)):
         return
     if not choices:
         raise CommandRefusedError(f"gate {gate.gate_id!r} has no choices; {choice!r} is none of them")
     said = f"{choice!r} is none of the choices" if choice else "a yes to it names a choice"
-    command = answer_command(gate.workflow_id, gate.gate_id)
+    command = answer_command(gate.workflow_id, gate.gate_id, signed=gate.by == "signed")
     raise CommandRefusedError(
         f"gate {gate.gate_id!r}: {said}: {', '.join(choices)}",
         next_step="Choose one:" + "".join(f"\n  {command}{choice_argument(gate.kind, one)}" for one in choices),
@@ -328,6 +386,7 @@ def _plan_change(board: Board, change: ev.PlanChanged) -> Act:
     """Change the plan. WorkflowDefinitionError, now, where the change does not fit it."""
     if board.facts.refused is not None:
         raise CommandRefusedError(f"the run was rejected at {board.facts.refused.gate_id}; fork it to go on")
+    refuse_unsignable(board.facts, change.added)
     apply_change(board.plan, change)
     return lambda: board.change_plan(change)
 
@@ -377,9 +436,15 @@ def _replan(board: Board, asked: cmd.CommandRequest, command: cmd.ReplanDag) -> 
     replaced = [task_id for task_id in command.tasks if task_id in board.plan.tasks]
     for task_id in (*command.remove, *replaced):
         # An agent may not get round a human's gate by replacing what stands behind it.
-        if asked.attempt_id and task_id in board.plan.tasks and _waits_for_human(board, TaskId(task_id)):
+        waits_for = {approve.by for approve in _approvals_ahead(board, TaskId(task_id))}
+        if asked.attempt_id and waits_for - {"agent"}:
             actor = _actor(asked.attempt_id)
             raise CommandRefusedError(f"task {task_id!r} waits for a human; {actor} may not change it")
+        if "signed" in waits_for:
+            raise CommandRefusedError(
+                f"task {task_id!r} waits for a signed answer; no command takes that away",
+                next_step="Fork the run with another workflow, or abort it.",
+            )
     removed = [_require_not_started(board, task_id, "remove") for task_id in (*command.remove, *replaced)]
     change = ev.PlanChanged(
         origin="replan",
@@ -390,18 +455,18 @@ def _replan(board: Board, asked: cmd.CommandRequest, command: cmd.ReplanDag) -> 
     return _plan_change(board, change)
 
 
-def _waits_for_human(board: Board, task_id: TaskId) -> bool:
-    """Whether a human's gate stands before the task, or before one that it needs and that has not ended."""
-    ahead, seen = [task_id], {task_id}
+def _approvals_ahead(board: Board, task_id: TaskId) -> Iterator[Approve]:
+    """What has to be approved before the task starts, or before one that it needs and that has not ended."""
+    ahead = [task_id] if task_id in board.plan.tasks else []
+    seen = {task_id}
     while ahead:
         definition = board.plan.tasks[ahead.pop()].definition
-        if definition.approve is not None and definition.approve.by == "human":
-            return True
+        if definition.approve is not None:
+            yield definition.approve
         for need in definition.needs:
             if need in board.plan.tasks and need not in seen and not board.facts.task(need).ended:
                 seen.add(need)
                 ahead.append(need)
-    return False
 
 
 # --- going back -------------------------------------------------------------------------------------------------

@@ -14,11 +14,13 @@ import msgspec
 from agentos.dag.define.task import TaskDef, from_stored, resolve_inputs, resolve_items
 from agentos.dag.language.conditions import Status, evaluate, leaves, parse_condition
 from agentos.dag.language.references import SECRETS, format_path, look_up, references_in, resolve
+from agentos.dag.plan.candidates import CANDIDATES, contest_tasks
 from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.ids import TaskId
 from agentos.machine.facts.facts import FAILED
 from agentos.machine.facts.fold import Facts
 from agentos.machine.frontier import fan_out_of
+from agentos.machine.rules.candidates import PASSED, candidate_table, contest_of, describe, is_judge
 from agentos.machine.state import SUCCEEDED
 from agentos.values import decode_value, encode_value
 
@@ -87,6 +89,11 @@ def scope_of(plan: Plan, facts: Facts, task: PlannedTask) -> dict[str, Any]:
         for_each = plan.tasks[task.parent].definition.for_each
         if for_each is not None:
             scope[for_each.as_] = from_stored(task.item)
+    if (above := contest_of(plan, task)) is not None and is_judge(plan, task):
+        rows = candidate_table(plan, facts, above)
+        choice = [row for row in rows if row.status == PASSED]
+        is_asked = task.definition.kind == "approval"
+        scope[CANDIDATES] = describe(choice) if is_asked else [msgspec.to_builtins(row) for row in choice]
     return scope
 
 
@@ -120,7 +127,17 @@ def _approval_subject(definition: TaskDef, scope: Mapping[str, Any]) -> tuple[An
         about.append(resolve(msgspec.to_builtins(model), scope))
     if references_in(definition.cwd):
         about.append(resolve(definition.cwd, scope))
-    return {**inputs, **_work(definition, scope)}, about
+    if not definition.candidates:
+        return {**inputs, **_work(definition, scope)}, about
+    shown = dict(inputs)
+    for child in contest_tasks(definition):
+        work = msgspec.to_builtins(child.run or child.agent or child.llm)
+        if any(ref.root == CANDIDATES for ref in references_in(work)):  # what a judge will be given, nobody knows yet
+            shown[child.id] = work
+        elif child.kind != "approval":
+            shown[child.id], full = _approval_subject(child, scope)
+            about.append(full)
+    return shown, about
 
 
 def _work(definition: TaskDef, scope: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
+
 from msgspec import Raw
 from msgspec.structs import replace
 
 from agentos.dag.define.task import Repeat, resolve_items
 from agentos.dag.language.conditions import evaluate, parse_condition
+from agentos.dag.plan.candidates import contest_tasks
 from agentos.dag.plan.growth import item_tasks, round_tasks
 from agentos.dag.plan.plan import PlannedTask, is_left_out
 from agentos.exceptions import AgentosError
@@ -15,7 +18,8 @@ from agentos.machine import events as ev
 from agentos.machine.board import Board, failed_status, failure_of
 from agentos.machine.facts.facts import FAILED
 from agentos.machine.frontier import by_layers
-from agentos.machine.rules import layers, merges, requests
+from agentos.machine.inputs import FilesSeen
+from agentos.machine.rules import candidates, layers, merges, requests
 from agentos.machine.rules.budgets import budget_gate
 from agentos.machine.rules.gates import (
     approval_of,
@@ -27,6 +31,7 @@ from agentos.machine.rules.gates import (
     task_gate,
 )
 from agentos.machine.rules.scope import scope_of, skip_reason
+from agentos.machine.rules.verification import verified_trees
 from agentos.values import encode_value
 
 PAID = ("agent", "llm")
@@ -67,14 +72,22 @@ def _consider(board: Board, task: PlannedTask) -> None:
     if task.id in board.facts.children:
         _look_at_items(board, task)
         return
+    if candidates.needs_no_judge(board.plan, board.facts, task):
+        board.skip(task, candidates.NO_CHOICE)
+        return
     try:
         because = skip_reason(board.plan, board.facts, task)
+        if because is None and _shows_unmerged_work(board, task):
+            board.frontier.wait_for_merge(task)
+            return
         if because is None and _must_be_looked_at(board, task):
             board.looks_wanted.add(task.id)
             return
-        files = board.seen.pop(task.id, None)
+        seen = board.seen.pop(task.id, FilesSeen(task_id=task.id, files=None))
         passed, question = (
-            task_gate(board.plan, board.facts, task, board.now, files) if because is None else (False, None)
+            task_gate(board.plan, board.facts, task, board.now, seen.files, seen.since)
+            if because is None
+            else (False, None)
         )
     except AgentosError as error:
         board.fail(task, failure_of(error), status=failed_status(task))
@@ -92,9 +105,16 @@ def _consider(board: Board, task: PlannedTask) -> None:
         _start(board, task)
 
 
+def _shows_unmerged_work(board: Board, task: PlannedTask) -> bool:
+    """Whether it would ask about files on which work was verified that is not yet merged into them."""
+    return bool(verified_trees(board.plan, board.facts, task)) and merges.must_merge_first(board, task)
+
+
 def _must_be_looked_at(board: Board, task: PlannedTask) -> bool:
     """Whether an approval stands before the task that is about files, and nobody has looked at them in this step."""
-    if task.id in board.seen or approval_of(board.plan, task) is None:
+    if task.id in board.seen:
+        return False
+    if approval_of(board.plan, task) is None and not verified_trees(board.plan, board.facts, task):
         return False
     gate, _ = newest_gate(board.facts, gate_kind(task), task.id, task.id)
     return (
@@ -110,7 +130,7 @@ def _start(board: Board, task: PlannedTask) -> None:
         _complete_approval(board, task)
     elif not board.starts:
         return
-    elif definition.for_each is not None:
+    elif definition.fans_out:
         _expand(board, task)
     elif definition.repeat is not None:
         _close_round(board, task, definition.repeat)
@@ -130,6 +150,26 @@ def _start(board: Board, task: PlannedTask) -> None:
             layers.begin_if_new(board, task.layer)
             attempt = board.facts.task(task.id).attempts + 1
             board.emit(ev.TaskStart(task_id=task.id, layer=task.layer, attempt=attempt))
+            if definition.runner != "local":
+                board.emit(
+                    ev.TaskPlaced(
+                        task_id=task.id,
+                        layer=task.layer,
+                        attempt=attempt,
+                        runner=definition.runner,
+                        handle=_handle(board, task, attempt),
+                    )
+                )
+        else:
+            board.frontier.retrying.discard(task.id)  # it waits for an answer, if only at the gate of another candidate
+
+
+def _handle(board: Board, task: PlannedTask, attempt: int) -> str:
+    """What the attempt is known by elsewhere. Numbers of attempts come again after a rollback, and ids of runs in
+    other databases: the moment of its start tells those apart."""
+    facts = board.facts
+    text = f"{facts.workflow_id}\0{task.id}\0{attempt}\0{facts.sequence}\0{board.now.isoformat()}"
+    return blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
 def _slot_is_free(board: Board, task: PlannedTask) -> bool:
@@ -194,15 +234,14 @@ def _another_round(board: Board, task: PlannedTask, number: int) -> ev.PlanChang
 def _expand(board: Board, task: PlannedTask) -> None:
     """Make the list and write it down, before any item runs. An empty one is complete."""
     try:
-        scope = scope_of(board.plan, board.facts, task)
-        items = resolve_items(task.definition, scope)
-        change = ev.PlanChanged(
-            origin="for_each",
-            parent=task.id,
-            items=Raw(encode_value(items, around=True)),
-            children=tuple(item.id for item in item_tasks(board.plan, task.id, items, scope)),
-            min_layer=task.layer,
-        )
+        change = ev.PlanChanged(origin="for_each", parent=task.id, min_layer=task.layer)
+        if task.definition.candidates:
+            change = replace(change, children=tuple(one.id for one in contest_tasks(task.definition)))
+        else:
+            scope = scope_of(board.plan, board.facts, task)
+            items = resolve_items(task.definition, scope)
+            children = tuple(item.id for item in item_tasks(board.plan, task.id, items, scope))
+            change = replace(change, items=Raw(encode_value(items, around=True)), children=children)
         layers.begin_if_new(board, task.layer)
         board.change_plan(change)
     except AgentosError as error:
@@ -240,6 +279,14 @@ def _too_many_failed(board: Board, parent: PlannedTask) -> bool:
 
 
 def _end(board: Board, parent: PlannedTask, *, too_many: bool) -> None:
+    if parent.definition.candidates:
+        result = candidates.contest_result(board.plan, board.facts, parent)
+        if isinstance(result, ev.TaskComplete):
+            board.emit(result)
+        else:
+            was_cut = result.type == candidates.CANCELLED
+            board.fail(parent, result, status="cancelled" if was_cut else failed_status(parent))
+        return
     children = board.facts.children[parent.id]
     statuses = [board.facts.task(child).status for child in children]
     failed = [child for child, status in zip(children, statuses, strict=True) if status in FAILED]

@@ -10,4 +10,5 @@ leases          who may drive a run
 notices         news from the server, and which runs a store looks at
 migrations      from nothing or an older schema to this one
 stats           what a schema holds
+copies          how a schema is copied and put back, by the tools of PostgreSQL
 """

@@ -30,6 +30,8 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     """As it was given, password included: never printed."""
     conninfo: str
     schema: str
+    given: dict[str, str]
+    """What the URL says of it, as libpq calls it; the password, too."""
 
     @property
     def shown(self) -> str:
@@ -67,8 +69,9 @@ def read_address(url: str) -> Address:
             f"{without_password(url)} is not a PostgreSQL URL that can be read",
             next_step="Write postgresql://user@host:port/database?schema=agentos, special characters as %XX.",
         ) from error
-    conninfo = make_conninfo("", **(_DEFAULTS | {key: str(value) for key, value in given.items() if value is not None}))
-    return Address(url=url, conninfo=conninfo, schema=_check_schema(named[-1] if named else SCHEMA, url))
+    told = {key: str(value) for key, value in given.items() if value is not None}
+    schema = _check_schema(named[-1] if named else SCHEMA, url)
+    return Address(url=url, conninfo=make_conninfo("", **(_DEFAULTS | told)), schema=schema, given=told)
 
 
 def _check_schema(schema: str, url: str) -> str:

@@ -22,6 +22,7 @@ from agentos.store.journal_reader import JournalHead, JournalReader
 from agentos.store.port import Lease, Progress
 from agentos.store.postgres.driver import verb
 from agentos.store.postgres.pool import Connection, Pool, Scopes, autocommit_session
+from agentos.store.run_lists import UNLISTED, Listed
 from agentos.values import tagged_text
 
 _NO_SESSION = (b"26000", b"42P05")
@@ -164,6 +165,8 @@ class JournalWriter:
         self._pool = pool
         self._scopes = scopes
         self._blob_limit = blob_limit
+        self.listed: dict[WorkflowId, Listed] = {}
+        """What lists show of the runs that this store writes to, where that is known."""
 
     def append(
         self,
@@ -187,7 +190,10 @@ class JournalWriter:
         arguments = self._arguments(lease, events, rows, progress, (head, after))
         more: tuple[Any, ...] = ()
         revision = None
-        if plan is not None or consumed or blobs or any(type(event) is RolledBack for event in events):
+        listed = self.listed.pop(lease.workflow_id, UNLISTED)
+        news = listed.news(progress)
+        goes_back = any(type(event) is RolledBack for event in events)
+        if news != UNLISTED or plan is not None or consumed or blobs or goes_back:
             newest: tuple[Any, ...] = (None, None, None)
             if plan is not None:
                 revision = self._plan_revision(head.no) + 1
@@ -195,11 +201,14 @@ class JournalWriter:
             large = ([*blobs], [body.decode() for body in blobs.values()])
             stretches = _left_behind(events)
             afters, befores = [after for after, _ in stretches], [before for _, before in stretches]
-            more = (*large, afters, befores, list(consumed), *newest)
+            lists = (None if one is None else list(one) for one in news)
+            more = (*large, afters, befores, list(consumed), *newest, *lists)
         crashpoints.reach("commit.inside")  # a statement has no inside: it arrives whole, or not at all
-        if self._wrote("append_all" if more else "append", (*arguments, *more)):
-            return after
-        return after if self._stands(lease, after, None if rows else revision or 0) else None
+        written = self._wrote("append_all" if more else "append", (*arguments, *more))
+        if not written and not self._stands(lease, after, None if rows else revision or 0):
+            return None
+        self.listed[lease.workflow_id] = listed.updated(news)
+        return after
 
     def short_batch(
         self, lease: Lease, events: Sequence[Event], progress: Progress, known: JournalHead | None
@@ -207,6 +216,8 @@ class JournalWriter:
         """The batch for a line; None where it takes more than that."""
         limit = min(SHORT, self._blob_limit)
         if known is None or not _is_short(events, limit) or events[0].seq != known.sequence + 1:
+            return None
+        if self.listed.get(lease.workflow_id, UNLISTED).news(progress) != UNLISTED:
             return None
         rows, _ = codec.encode_events(events, known.digest, blob_limit=self._blob_limit)
         if sum(len(row.body) for row in rows) > SHORT:

@@ -6,9 +6,11 @@ A notice is a hint to look, never the truth: one that is lost costs the time unt
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import Counter
+from functools import cache
 from typing import NamedTuple
 
 import psycopg
@@ -16,7 +18,7 @@ from psycopg import sql
 
 from agentos.exceptions import AgentosError
 from agentos.store.postgres.driver import FIRST_PAUSE_S, LONGEST_PAUSE_S
-from agentos.store.postgres.pool import Connection, Pool, Shared
+from agentos.store.postgres.pool import Connection, Pool, Shared, shared_by
 
 log = logging.getLogger("agentos")
 
@@ -92,8 +94,10 @@ class Notices:
                     return
 
 
-NOTICES: Shared[Notices] = Shared()
-"""One listener for each pool, as long as a store wants it."""
+@cache
+def _notices_of(process: int) -> Shared[Notices]:
+    """One listener for each pool of a process, as long as a store wants it, and a while longer."""
+    return shared_by(process, Notices.close)
 
 
 class Seen(NamedTuple):
@@ -140,7 +144,7 @@ class Watch:
     def to_look_at(self) -> list[int]:
         """The runs to look at now: those we heard of, or all when it is time."""
         if self._notices is None:
-            self._notices = NOTICES.acquire(self._pool, lambda: Notices(self._pool))
+            self._notices = _notices_of(os.getpid()).acquire(self._pool, lambda: Notices(self._pool))
         notices = self._notices
         due = time.monotonic() - self._looked >= (LOOK_S if notices.listening else POLL_S)
         heard = {run: notices.count(run) for run in self._seen}
@@ -160,5 +164,4 @@ class Watch:
     def close(self) -> None:
         if self._notices is not None:
             self._notices = None
-            if (unused := NOTICES.release(self._pool)) is not None:
-                unused.close()
+            _notices_of(os.getpid()).release(self._pool)

@@ -3,6 +3,7 @@ with the transactions around them."""
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import threading
@@ -32,6 +33,10 @@ class QuerySession:
         self.connection = connection
         self.statements = statements
         self._scopes = scopes
+
+    @property
+    def scopes(self) -> list[int]:
+        return self._scopes(self)
 
     def rows(self, name: str, *arguments: Any) -> list[tuple[Any, ...]]:
         cursor = self.connection.cursor(binary=True)
@@ -81,6 +86,11 @@ LIMIT = 8
 """Connections of one process, however many runs it drives; one more listens for news."""
 STALE_S = 30.0
 """A connection that lay idle for longer is asked whether it still lives before it is lent."""
+
+LINGER_S = 30.0
+"""So long connections that nobody uses stay open: the next run of this process needs none of its own."""
+MOST_UNUSED = 2
+"""To so many servers."""
 
 SILENCE_S = 20.0
 """A server that says nothing for so long, asked what takes no time, hangs: its host answers, and it does not."""
@@ -174,7 +184,7 @@ class Pool:
 
     silence_s = SILENCE_S
 
-    def __init__(self, address: Address, *, lazy_commits: bool, limit: int = LIMIT, key: object = None) -> None:
+    def __init__(self, address: Address, *, lazy_commits: bool, limit: int = LIMIT, key: tuple[Any, ...] = ()) -> None:
         self.address = address
         self.key = key
         """By which it is shared."""
@@ -291,6 +301,10 @@ class Pool:
         for _, connection in idle:
             connection.close()
 
+    def rest(self) -> None:
+        """Nobody uses it for now: whoever does next looks at the schema anew."""
+        self.schema_version = None
+
     def close(self) -> None:
         with self._lock:
             self._closed = True
@@ -298,39 +312,100 @@ class Pool:
 
 
 class Shared(Generic[T]):
-    """Things by key, each there as long as somebody uses it."""
+    """Things by key, each there as long as somebody uses it, and a few for a while after: the next may come at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, close: Callable[[T], None], rest: Callable[[T], None] = lambda _: None) -> None:
+        self._close = close
+        self._rest = rest
         self._lock = threading.Lock()
-        self._held: dict[object, tuple[T, int]] = {}
+        self._held: dict[object, _Held[T]] = {}
+        self._unused: dict[object, float] = {}
+        """Since when, the longest first."""
+        self._is_watched = False
+        """A timer will look whether what is unused has been so for long."""
 
     def acquire(self, key: object, make: Callable[[], T]) -> T:
         with self._lock:
-            found, users = self._held.get(key) or (make(), 0)
-            self._held[key] = (found, users + 1)
-            return found
+            held = self._held.get(key)
+            if held is None:
+                held = self._held[key] = _Held(make())
+            held.users += 1
+            self._unused.pop(key, None)
+            return held.thing
 
-    def release(self, key: object) -> T | None:
-        """What has to be closed now, since nobody uses it any more."""
+    def release(self, key: object) -> None:
         with self._lock:
-            found, users = self._held.pop(key)
-            if users == 1:
-                return found
-            self._held[key] = (found, users - 1)
-            return None
+            held = self._held.get(key)
+            if held is None:  # of a process that has forked us
+                return
+            held.users -= 1
+            if held.users == 0:
+                self._unused[key] = time.monotonic()
+                self._rest(held.thing)
+        self._tidy_up()
+
+    def close_all(self) -> None:
+        """At the end of the process, whoever still uses them."""
+        with self._lock:
+            held, self._held = self._held, {}
+            self._unused.clear()
+        for one in held.values():
+            self._close(one.thing)
+
+    def _tidy_up(self, *, timer: bool = False) -> None:
+        """Close what was unused for long, or is one too many, and see that this is looked at again."""
+        gone: list[T] = []
+        with self._lock:
+            self._is_watched = self._is_watched and not timer
+            long_ago = time.monotonic() - LINGER_S
+            while self._unused:
+                key, since = next(iter(self._unused.items()))
+                if since > long_ago and len(self._unused) <= MOST_UNUSED:
+                    break
+                del self._unused[key]
+                gone.append(self._held.pop(key).thing)
+            if self._unused and not self._is_watched:
+                self._is_watched = True
+                look = threading.Timer(LINGER_S, self._tidy_up, kwargs={"timer": True})
+                look.name, look.daemon = "agentos-connections", True
+                look.start()
+        for one in gone:
+            self._close(one)
 
 
-_POOLS: Shared[Pool] = Shared()
-"""Stores are opened for every thread and every question; connections are dear, and belong to the process, as file
-descriptors do. That is why this lives in a module."""
+class _Held(Generic[T]):
+    def __init__(self, thing: T) -> None:
+        self.thing = thing
+        self.users = 0
+
+
+def shared_by(process: int, close: Callable[[T], None], rest: Callable[[T], None] = lambda _: None) -> Shared[T]:
+    """What the stores of a process share, until it ends. A forked child begins with nothing: it must not write to its
+    parent's sockets, and somebody may have held a lock at that moment."""
+    shared = Shared(close, rest)
+
+    def close_own() -> None:
+        if os.getpid() == process:
+            shared.close_all()
+
+    atexit.register(close_own)
+    return shared
+
+
+@cache
+def _pools_of(process: int) -> Shared[Pool]:
+    return shared_by(process, Pool.close, Pool.rest)
 
 
 def acquire_pool(address: Address, *, lazy_commits: bool) -> Pool:
-    """The pool of this address, which is to be released."""
-    key = (os.getpid(), address.url, lazy_commits)  # a forked child must not write to its parent's sockets
-    return _POOLS.acquire(key, lambda: Pool(address, lazy_commits=lazy_commits, key=key))
+    """The pool of this address, which is to be released.
+
+    Stores are opened for every thread and every question; connections are dear, and belong to the process, as file
+    descriptors do.
+    """
+    key = (os.getpid(), address.url, lazy_commits)
+    return _pools_of(os.getpid()).acquire(key, lambda: Pool(address, lazy_commits=lazy_commits, key=key))
 
 
 def release_pool(pool: Pool) -> None:
-    if (unused := _POOLS.release(pool.key)) is not None:
-        unused.close()
+    _pools_of(os.getpid()).release(pool.key)

@@ -12,7 +12,16 @@ from agentos.store.postgres.address import read_address
 from agentos.store.postgres.database import open_store
 from agentos.store.postgres.pool import QuerySession
 from agentos.store.sqlfiles import queries
-from agentos.store.stats import DatabaseSize, DatabaseStats, HeldLease, PendingMigrations, RunSize
+from agentos.store.stats import (
+    DatabaseSize,
+    DatabaseStats,
+    HeldLease,
+    HeldRun,
+    PendingMigrations,
+    RunSize,
+    Workload,
+    make_workload,
+)
 
 _Q = queries("postgres/stats.sql")
 
@@ -22,12 +31,13 @@ def size_up(url: str, scope: Scope | None) -> DatabaseSize:
     with closing(open_store(url, create=False, readonly=True, scope=scope)) as store:
 
         def read(session: QuerySession) -> DatabaseSize:
-            [runs] = _ask(session, "count", store.scopes(session))[0]
+            runs, events = _ask(session, "count", store.scopes(session))[0]
             return DatabaseSize(
                 bytes=sum(size for _, size in _ask(session, "tables", address.schema)),
                 schema=migrations.found_version(session, address),
                 known_schema=len(migrations.known_migrations()),
                 runs=runs,
+                events=events,
                 pooled=not session.connection.is_session,
             )
 
@@ -66,6 +76,29 @@ def measure(url: str, scope: Scope | None, *, keep: int) -> DatabaseStats:
                     for id_, name, events, cuts, size, prunable in rows
                 ),
             )
+
+        return store.ask(read)
+
+
+def workload(url: str, scope: Scope | None) -> Workload:
+    with closing(open_store(url, create=False, readonly=True, scope=scope)) as store:
+
+        def read(session: QuerySession) -> Workload:
+            scopes = store.scopes(session)
+            held = [
+                HeldRun(
+                    status=status,
+                    is_workflow=is_workflow,
+                    queue=queue,
+                    created_at=created_at,
+                    live=leases.live_holder(holder, current) is not None,
+                    overdue_s=overdue_s,
+                )
+                for status, is_workflow, queue, created_at, holder, current, overdue_s in _ask(session, "held", scopes)
+            ]
+            statuses: list[Any] = _ask(session, "statuses", scopes)
+            undriven: list[Any] = _ask(session, "undriven", scopes)
+            return make_workload(statuses, undriven, held)
 
         return store.ask(read)
 

@@ -10,8 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
+from datetime import datetime
 from typing import Any, TypeVar
 
+import msgspec
 import psycopg
 
 from agentos import crashpoints
@@ -25,7 +27,15 @@ from agentos.ids import WorkflowId
 from agentos.machine.events import Event
 from agentos.store import codec, journal_reader
 from agentos.store.holder import encode_holder
-from agentos.store.journal_reader import JournalHead, JournalReader, RunReader
+from agentos.store.journal_reader import (
+    PRUNED_AT_ONCE,
+    JournalHead,
+    JournalReader,
+    RunReader,
+    batched,
+    keeps_too_few,
+    listed_as,
+)
 from agentos.store.port import (
     Durability,
     Holder,
@@ -33,10 +43,17 @@ from agentos.store.port import (
     NewRun,
     PostedCommand,
     Progress,
+    PrunedRun,
     RunCopy,
+    RunFilter,
+    RunLimit,
+    RunMark,
     RunRecord,
     RunStatus,
+    ScheduleRecord,
     Scope,
+    TakenRun,
+    Waiting,
 )
 from agentos.store.postgres import journal_writer, leases
 from agentos.store.postgres.driver import brief_verb, verb
@@ -50,9 +67,14 @@ from agentos.store.postgres.pool import (
     release_pool,
     write_transaction,
 )
+from agentos.store.run_lists import LISTS_SINCE, UNWRITTEN, has_fewer_under_way
+from agentos.store.run_queue import Candidate, waiting_from
+from agentos.store.schedule_rows import plan_of_schedule, schedule_columns, schedule_record
 from agentos.values import encode_value
 
 T = TypeVar("T")
+_PARTS = ("blobs", "events", "plans", "checkpoints", "inbox", "followers", "labels", "questions", "tasks_left", "runs")
+"""What there is of a run, in the order in which it is deleted."""
 
 
 class PostgresStore(RunReader):
@@ -116,6 +138,7 @@ class PostgresStore(RunReader):
     def create_run(self, run: NewRun, holder: Holder, lease_s: float) -> Lease:
         crashpoints.reach("lease.before")
         self._know(run.workflow_id, self._create(run, holder, lease_s, []))
+        self._writer.listed[run.workflow_id] = UNWRITTEN
         crashpoints.reach("lease.after")
         return Lease(workflow_id=run.workflow_id, token=1, lease_s=lease_s)
 
@@ -129,9 +152,7 @@ class PostgresStore(RunReader):
             named = (self._own_scope(session), run.workflow_id, run.name, run.kind, digest)
             crashpoints.reach("create.inside")  # a statement has no inside: it arrives whole, or not at all
             tries.append(1)
-            rows = session.rows(
-                "insert_run", *named, *plan, *lease, at, *journal_reader.origin_columns(run), self._schema
-            )
+            rows = self._insert_run(session, run, (*named, *plan, *lease, at, *journal_reader.origin_columns(run)))
             if not rows:
                 leases.refuse_other_schema(session, self._schema)
                 if len(tries) > 1:  # an earlier one may have arrived, though its answer did not
@@ -142,19 +163,109 @@ class PostgresStore(RunReader):
             )
         return JournalHead(rows[0][0], 0, digest)
 
-    def take_lease(self, workflow_id: WorkflowId, holder: Holder, lease_s: float) -> Lease:
+    def _insert_run(self, session: QuerySession, run: NewRun, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        if run.limit is None:
+            return session.rows("insert_run", *values, None, None, None, self._schema)
+        key, limit = self._limit_key(run.limit), run.limit.limit
+        while True:
+            slot = leases.held_slots(session, key, frees=True).must_claim(key, limit)
+            with suppress(psycopg.errors.UniqueViolation):  # another run got this slot at the same time
+                return session.rows("insert_run", *values, key, limit, slot, self._schema)
+
+    def _limit_key(self, limit: RunLimit) -> str:
+        """Limits count in the repository, whichever worktree the runs are of."""
+        return f"{self._scope.repository if self._scope is not None else ''}\n{limit.key}"
+
+    def submit_run(self, run: NewRun, waiting: Waiting, *, refuse_full: bool = False) -> None:
+        crashpoints.reach("submit.before")
+        self._submit(run, waiting, refuse_full, [])
+        crashpoints.reach("submit.after")
+
+    @verb
+    def _submit(self, run: NewRun, waiting: Waiting, refuse_full: bool, tries: list[int]) -> None:
+        with autocommit_session(self._pool, self.scopes) as session:
+            if run.limit is not None and refuse_full and not tries:
+                key = self._limit_key(run.limit)
+                queued = [id_ for (id_,) in session.rows("queued_of_limit", key)]
+                leases.held_slots(session, key, frees=False).refuse_full(key, run.limit.limit, queued)
+            scope = self._own_scope(session)
+            crashpoints.reach("submit.inside")  # a statement has no inside: it arrives whole, or not at all
+            tries.append(1)
+            rows = self._insert_submitted(session, scope, run, waiting)
+            if not rows:
+                leases.refuse_other_schema(session, self._schema)
+                if len(tries) > 1:  # an earlier one may have arrived, though its answer did not
+                    at = codec.to_microseconds(run.created_at)
+                    rows = session.rows("find_submitted", run.workflow_id, at, run.fingerprint)
+        if not rows:
+            raise RunRefusedError(
+                f"run {run.workflow_id!r} exists already", next_step="Resume it, or choose another id."
+            )
+
+    def _insert_submitted(
+        self, session: QuerySession, scope: int, run: NewRun, waiting: Waiting
+    ) -> list[tuple[Any, ...]]:
+        """No row where the id exists, or the schema is another one."""
+        plan = (run.plan, codec.plan_digest(run.workflow_id, 1, run.plan)) if run.plan else (None, None)
+        at = codec.to_microseconds(run.created_at)
+        ready_at = codec.to_microseconds(waiting.ready_at) if waiting.ready_at is not None else None
+        limit = (self._limit_key(run.limit), run.limit.limit) if run.limit is not None else (None, None)
+        how = (*limit, waiting.queue, waiting.priority, ready_at, waiting.delay_s, waiting.submitted_from)
+        named = (scope, run.workflow_id, run.name, run.kind, codec.first_digest(run.workflow_id))
+        return session.rows("submit_run", *named, *plan, at, *journal_reader.origin_columns(run), *how, self._schema)
+
+    def take_lease(self, workflow_id: WorkflowId, holder: Holder, lease_s: float, *, drives: bool = True) -> Lease:
         crashpoints.reach("lease.before")
-        lease, head = self._take(workflow_id, holder, lease_s, [])
+        lease, head = self._take(workflow_id, holder, lease_s, [], drives)
         self._know(workflow_id, head)
+        self._writer.listed.pop(workflow_id, None)
         crashpoints.reach("lease.after")
         return lease
 
     @verb
     def _take(
-        self, workflow_id: WorkflowId, holder: Holder, lease_s: float, seen: leases.Seen
+        self, workflow_id: WorkflowId, holder: Holder, lease_s: float, seen: leases.Seen, drives: bool
     ) -> tuple[Lease, JournalHead]:
         with autocommit_session(self._pool, self.scopes) as session:
-            return leases.take(session, workflow_id, holder, lease_s, self._schema, seen)
+            return leases.take(session, workflow_id, holder, lease_s, self._schema, seen, drives=drives)
+
+    def take_runs(self, wanted: RunFilter, holder: Holder, lease_s: float, most: int) -> list[TakenRun]:
+        crashpoints.reach("take.before")
+        taken = self._take_next(wanted, holder, lease_s, most)
+        for one, lease in taken:
+            self._know(lease.workflow_id, JournalHead(one.no, one.row[7], one.digest))
+            self._writer.listed.pop(lease.workflow_id, None)
+        if taken:
+            crashpoints.reach("take.after")
+        return [self._taken_run(one, lease) for one, lease in taken]
+
+    @verb
+    def _take_next(self, wanted: RunFilter, holder: Holder, lease_s: float, most: int) -> list[tuple[Candidate, Lease]]:
+        # A batch that arrived though its answer did not is lost to us: others take those runs once our leases are over.
+        while True:
+            with autocommit_session(self._pool, self.scopes) as session:
+                slots, dead = leases.held_slots(session, None, frees=True), leases.dead_holders(session)
+            try:
+                with write_transaction(self._pool, self.scopes) as session:
+                    taken = leases.take_next(session, wanted, holder, lease_s, self._schema, most, slots, dead)
+                    if taken:
+                        crashpoints.reach("take.inside")
+                return taken
+            except psycopg.errors.UniqueViolation:  # another worker got one of the slots at the same time
+                continue
+
+    def _taken_run(self, one: Candidate, lease: Lease) -> TakenRun:
+        record = self.record_from(one.row)
+        if one.row[3] == journal_reader.QUEUED:
+            record = msgspec.structs.replace(record, waiting=waiting_from(one.queued))
+        return TakenRun(record=record, lease=lease, submitted_from=one.queued[5] or "", before=one.before)
+
+    @verb
+    def return_lease(self, taken: TakenRun) -> None:
+        with autocommit_session(self._pool, self.scopes) as session:
+            session.execute("return_lease", taken.lease.workflow_id, taken.lease.token, *taken.before)
+        self._heads.pop(taken.lease.workflow_id, None)
+        self._writer.listed.pop(taken.lease.workflow_id, None)
 
     @brief_verb
     def renew_lease(self, lease: Lease) -> None:
@@ -167,6 +278,7 @@ class PostgresStore(RunReader):
         with autocommit_session(self._pool, self.scopes) as session:
             session.execute("release_lease", lease.workflow_id, lease.token)
         self._heads.pop(lease.workflow_id, None)
+        self._writer.listed.pop(lease.workflow_id, None)
 
     @verb
     def move_run(self, lease: Lease, root: str, host: str, scope: Scope) -> None:
@@ -261,23 +373,42 @@ class PostgresStore(RunReader):
 
     @verb
     def list_runs(
-        self, *, statuses: Collection[RunStatus] = (), labels: Collection[str] = (), limit: int | None = None
+        self,
+        *,
+        statuses: Collection[RunStatus] = (),
+        labels: Collection[str] = (),
+        name: str | None = None,
+        text: str = "",
+        before: RunMark | None = None,
+        limit: int | None = None,
     ) -> list[RunRecord]:
-        asked = list(journal_reader.askable_labels(labels))
-        if labels and not asked:
+        picked = journal_reader.picks(labels, name, text, before)
+        if picked is None:
             return []
+        asked = (list(picked.labels) or None, *picked[1:5], picked.scope.repository, picked.scope.worktree)
         wanted = limit
         while True:
             with autocommit_session(self._pool, self.scopes) as session:
-                if statuses:
-                    rows = session.rows("list_runs_in", wanted, journal_reader.stored_statuses(statuses), asked or None)
+                if picked.labels and not has_fewer_under_way(statuses) and self._is_listed(session):
+                    stored = journal_reader.stored_statuses(statuses) or None
+                    rows = session.rows("list_labelled", wanted, *asked, stored)
+                elif statuses:
+                    rows = session.rows("list_runs_in", wanted, *asked, journal_reader.stored_statuses(statuses))
                 else:
-                    rows = session.rows("list_runs", wanted, asked or None)
+                    rows = session.rows("list_runs", wanted, *asked)
             found = [record for row in rows if (record := self.record_from(row)).status in statuses or not statuses]
             enough = wanted is None or len(rows) < wanted or len(found) >= (limit or 0)
             if enough or not journal_reader.must_be_told_apart(statuses):
-                return found[:limit]
+                return self.with_waiting(found[:limit])
             wanted = 4 * (wanted or 1)  # of some, the lease says that they are in another status
+
+    @verb
+    def has_lists(self) -> bool:
+        with autocommit_session(self._pool, self.scopes) as session:
+            return self._is_listed(session)
+
+    def _is_listed(self, session: QuerySession) -> bool:
+        return int(session.rows("read_version")[0][0]) >= LISTS_SINCE
 
     # --- the inbox, and news --------------------------------------------------------------------------------------
 
@@ -316,30 +447,102 @@ class PostgresStore(RunReader):
                     session.execute("follow", followed, FOLLOW_S)
             found = session.rows("read_marks", wanted) if wanted else []
         news = [self._watch.compare(*row) for row in found]  # each of them, so that each is seen
-        return any(news)
+        for no in (deleted := set(wanted).difference(row[0] for row in found)):
+            self._watch.forget(no)
+        return any(news) or bool(deleted)
+
+    # --- schedules ------------------------------------------------------------------------------------------------
+
+    @verb
+    def now(self) -> datetime:
+        with autocommit_session(self._pool, self.scopes) as session:
+            return codec.from_microseconds(session.rows("read_clock")[0][0])
+
+    @verb
+    def read_schedules(self) -> list[ScheduleRecord]:
+        repository = self._scope.repository if self._scope is not None else None
+        with autocommit_session(self._pool, self.scopes) as session:
+            if session.rows("has_schedules", self._pool.address.schema)[0][0] == 0:
+                return []
+            return [schedule_record(row) for row in session.rows("list_schedules", repository)]
+
+    @verb
+    def read_schedule_plan(self, name: str) -> bytes:
+        repository = self._scope.repository if self._scope is not None else ""
+        with autocommit_session(self._pool, self.scopes) as session:
+            return plan_of_schedule(name, session.rows("read_schedule_plan", repository, name))
+
+    @verb
+    def write_schedule(
+        self, schedule: ScheduleRecord, *, plan: bytes | None = None, fire: NewRun | None = None
+    ) -> bool:
+        owner = (schedule.scope.repository, schedule.scope.worktree)
+        values = (*owner, schedule.name, *schedule_columns(schedule), plan)
+        crashpoints.reach("schedule.before")
+        with autocommit_session(self._pool, self.scopes) as session:
+            scope = self._own_scope(session)
+        with write_transaction(self._pool, self.scopes) as session:
+            leases.refuse_other_schema(session, self._schema)
+            if schedule.version == 0:
+                written = session.execute("insert_schedule", *values)
+            else:
+                written = session.execute("change_schedule", *values, schedule.version)
+            if written != 1:
+                return False
+            crashpoints.reach("schedule.inside")
+            if fire is not None:
+                self._insert_submitted(session, scope, fire, schedule.waiting)
+        crashpoints.reach("schedule.after")
+        return True
 
     # --- housekeeping ---------------------------------------------------------------------------------------------
 
     @brief_verb
     def prune(self, workflow_id: WorkflowId, keep: int) -> int:
         if keep < 1:
-            raise AgentosError(f"cannot keep {keep} checkpoints", next_step="Keep at least 1: the run resumes from it.")
+            raise keeps_too_few(keep)
         with autocommit_session(self._pool, self.scopes) as session:
             head = self._heads.get(workflow_id) or JournalReader(session).head(workflow_id)
             crashpoints.reach("prune.inside")
             return session.execute("prune_checkpoints", head.no, keep)
 
+    def prune_runs(self, workflow_ids: Sequence[WorkflowId], keep: int) -> list[PrunedRun]:
+        if keep < 1:
+            raise keeps_too_few(keep)
+        return [one for some in batched(workflow_ids, PRUNED_AT_ONCE) for one in self._prune_some(some, keep)]
+
     @verb
-    def delete_run(self, lease: Lease) -> None:
+    def _prune_some(self, workflow_ids: Sequence[WorkflowId], keep: int) -> list[PrunedRun]:
+        with autocommit_session(self._pool, self.scopes) as session:
+            crashpoints.reach("prune.inside")
+            rows = session.rows("prune_runs", list(workflow_ids), keep)
+        return [PrunedRun(workflow_id=WorkflowId(id_), deleted=gone, kept=count - gone) for id_, count, gone in rows]
+
+    def delete_runs(self, runs: Sequence[RunRecord]) -> list[WorkflowId]:
+        deleted = self._delete(runs)
+        for workflow_id, no in deleted.items():
+            self._heads.pop(workflow_id, None)
+            self._watch.forget(no)
+        return [*deleted]
+
+    @verb
+    def _delete(self, runs: Sequence[RunRecord]) -> dict[WorkflowId, int]:
+        """The numbers of those that are gone; 0 where one was gone before."""
         with write_transaction(self._pool, self.scopes) as session:
-            rows = session.rows("fence_delete", lease.workflow_id, lease.token)
-            if not rows:
-                raise LeaseLostError(lease.workflow_id)
-            # After the lock is ours: a statement sees only what was there when it began.
-            for name in ("blobs", "events", "plans", "checkpoints", "inbox", "followers", "run"):
-                session.execute(f"delete_{name}", rows[0][0])
-        self._heads.pop(lease.workflow_id, None)
-        self._watch.forget(rows[0][0])
+            leases.refuse_other_schema(session, self._schema)
+            asked = {run.workflow_id: run for run in runs}
+            there = {id_ for (id_,) in session.rows("known_ids", list(asked))}
+            gone = {workflow_id: 0 for workflow_id in asked if workflow_id not in there}
+            # Whoever writes to one at this moment has its row locked, and keeps it.
+            for id_, no, *stands, holder, current in session.rows("lock_runs", sorted(there)):
+                if tuple(stands) == listed_as(asked[id_]) and leases.live_holder(holder, current) is None:
+                    gone[id_] = no
+            # After the locks are ours: a statement sees only what was there when it began.
+            numbers = [no for no in gone.values() if no]
+            for name in _PARTS:
+                session.execute(f"delete_{name}", numbers)
+            crashpoints.reach("delete.inside")
+        return gone
 
     @verb
     def size(self) -> int:

@@ -17,6 +17,9 @@ CREATE TABLE event_type (
 -- One row for each run: where its journal stands (sequence, digest) and who may write to it (token, holder, lease_*).
 -- A number is never used again: whoever still holds the one of a deleted run must not reach another.
 -- The lease columns keep their names and meaning in every later schema: a migration must be able to read them first.
+-- A run that was submitted is `queued`, shown as pending, until its first event: then queue, priority, ready_at (it may be
+-- taken from then on) and submitted_from say how. limit_key, run_limit: at most so many runs of a key are driven at once;
+-- one that is driven has a slot, from 1 on.
 CREATE TABLE run (
     no INTEGER PRIMARY KEY AUTOINCREMENT,
     id TEXT NOT NULL UNIQUE,
@@ -41,12 +44,25 @@ CREATE TABLE run (
     host TEXT NOT NULL,
     fingerprint TEXT NOT NULL,
     parent_id TEXT,
-    labels TEXT NOT NULL
+    labels TEXT NOT NULL,
+    queue TEXT,
+    priority INTEGER,
+    ready_at INTEGER,
+    limit_key TEXT,
+    run_limit INTEGER,
+    slot INTEGER,
+    submitted_from TEXT
 );
 
 -- Lists are read from the newest on, of all runs or of those in one status, as far as they are wanted.
 CREATE INDEX run_newest ON run (created_at, no);
 CREATE INDEX run_status ON run (status, created_at, no);
+
+-- What may be taken next: a few rows from the front, however many wait.
+CREATE INDEX run_queued ON run (queue, priority DESC, created_at, no, ready_at) WHERE status = 'queued';
+
+-- No two workers get past a limit.
+CREATE UNIQUE INDEX run_slot ON run (limit_key, slot) WHERE slot IS NOT NULL;
 
 -- The journal. Rows are added and never changed; they go only with their run.
 -- Run and sequence together are the row's number (room for 8 million runs, and a million million events in each): so
@@ -111,3 +127,43 @@ CREATE TABLE inbox (
     consumed_at INTEGER,
     UNIQUE (run, id)
 );
+
+-- Workflows that run by themselves, by name. `version` grows with every change: who writes one names the version it has
+-- read. `state` says how far the schedule has come; it stays when the schedule is removed (active = 0) and when its runs
+-- are deleted, so that no slot comes twice. cron, state and begins (how its runs begin) are JSON.
+CREATE TABLE schedule (
+    name TEXT PRIMARY KEY,
+    version INTEGER NOT NULL,
+    active INTEGER NOT NULL,
+    cron TEXT NOT NULL,
+    state TEXT NOT NULL,
+    begins TEXT NOT NULL,
+    plan BLOB NOT NULL,
+    changed_at INTEGER NOT NULL
+);
+
+-- Which runs have a label, newest last: the runs with a rare one are found without looking at the others.
+CREATE TABLE label (
+    label TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    run INTEGER NOT NULL,
+    PRIMARY KEY (label, created_at, run)
+) WITHOUT ROWID;
+
+CREATE INDEX label_run ON label (run);
+
+-- The questions that runs wait with, by the events that asked them; sequence 0: the journal has to be folded to know.
+CREATE TABLE question (
+    run INTEGER NOT NULL,
+    seq INTEGER NOT NULL,
+    PRIMARY KEY (run, seq)
+) WITHOUT ROWID;
+
+-- In which statuses beside `complete` a run that has ended left tasks, or may have: the view `tasks` looks there alone.
+CREATE TABLE task_left (
+    run INTEGER NOT NULL,
+    status TEXT NOT NULL,
+    PRIMARY KEY (run, status)
+) WITHOUT ROWID;
+
+CREATE INDEX task_left_status ON task_left (status, run);

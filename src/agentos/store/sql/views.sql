@@ -16,13 +16,15 @@ CREATE VIEW runs AS
 SELECT id AS workflow_id, name, kind,
        CASE WHEN status IN ('pending', 'running')
                  AND (holder IS NULL OR lease_until < unixepoch_us.now)
-            THEN 'interrupted' ELSE status END AS status,
+            THEN 'interrupted' WHEN status = 'queued' THEN 'pending' ELSE status END AS status,
        layer, layers, epoch, sequence,
        strftime('%Y-%m-%dT%H:%M:%S', created_at / 1000000, 'unixepoch') || printf('.%06dZ', created_at % 1000000)
            AS created_at,
        strftime('%Y-%m-%dT%H:%M:%S', updated_at / 1000000, 'unixepoch') || printf('.%06dZ', updated_at % 1000000)
            AS updated_at,
-       source, root, host, fingerprint, parent_id, labels, plan_revision, holder, no AS number
+       source, root, host, fingerprint, parent_id, labels, plan_revision, holder, no AS number,
+       queue, priority,
+       strftime('%Y-%m-%dT%H:%M:%S', ready_at / 1000000, 'unixepoch') || printf('.%06dZ', ready_at % 1000000) AS ready_at
 FROM run, (SELECT CAST(strftime('%s', 'now') AS INTEGER) * 1000000 AS now) AS unixepoch_us;
 
 -- The journal with type names, and large outputs put back in place.
@@ -35,49 +37,76 @@ SELECT r.id AS workflow_id, e.seq,
                           json((SELECT b.body FROM blob AS b WHERE b.digest = e.blob))) END AS body
 FROM run AS r JOIN event AS e ON e.no > r.no << 40 AND e.no < (r.no + 1) << 40 LEFT JOIN event_type AS t ON t.code = e.type;
 
+-- Inside: of each run what happened last to each of its tasks, as lists in one JSON text: task, sequence, type, attempts,
+-- body where that is not the event's own. Folded run by run: whoever asks for some runs reads their rows alone.
+CREATE VIEW _folded AS
+SELECT r.no AS run, r.id, r.status, (
+    WITH live AS (
+        SELECT e.seq, e.type, e.body FROM event AS e
+        WHERE e.no > r.no << 40 AND e.no < (r.no + 1) << 40 AND e.type IN (3, 9, 11, 12, 13, 14, 19, 20, 24, 26)
+          AND NOT EXISTS (SELECT 1 FROM _abandoned AS b WHERE b.run = r.no AND b.before > e.seq AND b.after < e.seq)
+    ),
+    mark AS (
+        SELECT seq, type, body ->> 'task_id' AS task_id, NULL AS body FROM live WHERE type IN (9, 11, 12, 13, 14, 19, 20)
+        UNION ALL
+        SELECT l.seq, CASE x.value ->> 'type' WHEN 'task_complete' THEN 12 WHEN 'task_error' THEN 13 ELSE 14 END,
+               x.value ->> 'task_id', x.value || ''
+        FROM live AS l, json_each(l.body, '$.results') AS x WHERE l.type = 26
+        UNION ALL
+        SELECT l.seq, 3, x.value, '{}' FROM live AS l, json_each(l.body, '$.reset') AS x WHERE l.type = 3
+        UNION ALL
+        SELECT l.seq, 3, x.value, '{}' FROM live AS l, json_each(l.body, '$.cut_off') AS x WHERE l.type = 3
+        UNION ALL
+        SELECT l.seq, 24, x.value, '{}' FROM live AS l, json_each(l.body, '$.removed') AS x WHERE l.type = 24
+        UNION ALL
+        SELECT l.seq, 24, k.value, '{}'
+        FROM live AS l, json_each(l.body, '$.regrown') AS x, live AS o, json_each(o.body, '$.children') AS k
+        WHERE l.type = 3 AND o.type = 24 AND o.seq < l.seq AND o.body ->> 'parent' = x.value
+        UNION ALL
+        SELECT seq, 9, body ->> 'parent', '{}' FROM live WHERE type = 24 AND body ->> 'origin' = 'for_each'
+    ),
+    latest AS (
+        SELECT task_id, max(seq) AS seq, type, body, sum(type = 9 AND body IS NULL) AS attempts
+        FROM mark WHERE task_id IS NOT NULL GROUP BY task_id
+    )
+    SELECT json_group_array(json_array(task_id, seq, type, attempts, body)) FROM latest WHERE type <> 24
+) AS marks FROM run AS r;
+
+-- Inside: the same as rows, with the events.
+CREATE VIEW _mark AS
+SELECT f.run, f.id, f.status AS run_status, m.value ->> 0 AS task_id, m.value ->> 2 AS type, m.value ->> 3 AS attempts,
+       coalesce(m.value ->> 4, e.body) AS body, CASE WHEN m.value ->> 4 IS NULL THEN e.blob END AS blob
+FROM _folded AS f, json_each(f.marks) AS m LEFT JOIN event AS e ON e.no = (f.run << 40) + (m.value ->> 1);
+
 -- Each task that anything has happened to, as it stands at the head of its run. The output of a fan-out (for_each) is
--- NULL here: it is the list of its items' outputs.
+-- NULL here: it is the list of its items' outputs. In three parts, so that whoever asks for a status finds the few runs
+-- that have such tasks: what is complete; what runs that have ended left, in the statuses that task_left says they may
+-- have; and what is not complete of runs under way.
 CREATE VIEW tasks AS
-WITH live AS (
-    SELECT e.run, e.seq, e.type, e.body, e.blob FROM event AS e
-    WHERE e.type IN (3, 9, 11, 12, 13, 14, 19, 20, 24, 26)
-      AND NOT EXISTS (SELECT 1 FROM _abandoned AS b WHERE b.run = e.run AND b.before > e.seq AND b.after < e.seq)
-),
-mark AS (
-    SELECT run, seq, type, body ->> 'task_id' AS task_id, body, blob FROM live WHERE type IN (9, 11, 12, 13, 14, 19, 20)
-    UNION ALL
-    SELECT l.run, l.seq, CASE x.value ->> 'type' WHEN 'task_complete' THEN 12 WHEN 'task_error' THEN 13 ELSE 14 END,
-           x.value ->> 'task_id', x.value, NULL
-    FROM live AS l, json_each(l.body, '$.results') AS x WHERE l.type = 26
-    UNION ALL
-    SELECT l.run, l.seq, 3, x.value, '{}', NULL FROM live AS l, json_each(l.body, '$.reset') AS x WHERE l.type = 3
-    UNION ALL
-    SELECT l.run, l.seq, 3, x.value, '{}', NULL FROM live AS l, json_each(l.body, '$.cut_off') AS x WHERE l.type = 3
-    UNION ALL
-    SELECT l.run, l.seq, 24, x.value, '{}', NULL FROM live AS l, json_each(l.body, '$.removed') AS x WHERE l.type = 24
-    UNION ALL
-    SELECT l.run, l.seq, 24, k.value, '{}', NULL
-    FROM live AS l, json_each(l.body, '$.regrown') AS x, live AS o, json_each(o.body, '$.children') AS k
-    WHERE l.type = 3 AND o.run = l.run AND o.type = 24 AND o.seq < l.seq AND o.body ->> 'parent' = x.value
-    UNION ALL
-    SELECT run, seq, 9, body ->> 'parent', '{}', NULL FROM live WHERE type = 24 AND body ->> 'origin' = 'for_each'
-),
-latest AS (
-    SELECT run, task_id, max(seq) AS seq, type, body, blob, sum(type = 9 AND body <> '{}') AS attempts
-    FROM mark WHERE task_id IS NOT NULL GROUP BY run, task_id
-)
-SELECT r.id AS workflow_id, m.task_id, m.body ->> 'layer' AS layer,
-       CASE m.type WHEN 9 THEN 'running' WHEN 11 THEN 'retrying' WHEN 12 THEN 'complete' WHEN 14 THEN 'skipped'
-                   WHEN 13 THEN coalesce(m.body ->> 'status', 'failed') WHEN 19 THEN 'waiting' ELSE 'pending' END
-           AS status,
-       m.attempts,
-       CASE WHEN m.type <> 12 OR m.body -> 'gathered' = 'true' THEN NULL
+SELECT m.id AS workflow_id, m.task_id, m.body ->> 'layer' AS layer, 'complete' AS status, m.attempts,
+       CASE WHEN m.body -> 'gathered' = 'true' THEN NULL
             ELSE coalesce((SELECT b.body FROM blob AS b WHERE b.digest = m.blob), m.body -> 'output', 'null') END
            AS output,
-       CASE WHEN m.type IN (11, 13) THEN m.body -> 'error' END AS error,
-       CASE WHEN m.type IN (12, 13) THEN coalesce(m.body ->> 'execution_time_ms', 0.0) END AS execution_time_ms,
-       CASE m.type WHEN 14 THEN coalesce(m.body ->> 'because', '') END AS because
-FROM latest AS m JOIN run AS r ON r.no = m.run WHERE m.type <> 24;
+       NULL AS error, coalesce(m.body ->> 'execution_time_ms', 0.0) AS execution_time_ms, NULL AS because
+FROM _mark AS m WHERE m.type = 12
+UNION ALL
+SELECT m.id, m.task_id, m.body ->> 'layer', k.status, m.attempts, NULL,
+       CASE WHEN m.type IN (11, 13) THEN m.body -> 'error' END,
+       CASE m.type WHEN 13 THEN coalesce(m.body ->> 'execution_time_ms', 0.0) END,
+       CASE m.type WHEN 14 THEN coalesce(m.body ->> 'because', '') END
+FROM task_left AS k JOIN _mark AS m ON m.run = k.run
+WHERE m.run_status IN ('complete', 'failed', 'aborted') AND m.type <> 12
+  AND k.status = CASE m.type WHEN 9 THEN 'running' WHEN 11 THEN 'retrying' WHEN 14 THEN 'skipped' WHEN 19 THEN 'waiting'
+                               WHEN 13 THEN coalesce(m.body ->> 'status', 'failed') ELSE 'pending' END
+UNION ALL
+SELECT m.id, m.task_id, m.body ->> 'layer',
+       CASE m.type WHEN 9 THEN 'running' WHEN 11 THEN 'retrying' WHEN 14 THEN 'skipped' WHEN 19 THEN 'waiting'
+                   WHEN 13 THEN coalesce(m.body ->> 'status', 'failed') ELSE 'pending' END,
+       m.attempts, NULL,
+       CASE WHEN m.type IN (11, 13) THEN m.body -> 'error' END,
+       CASE m.type WHEN 13 THEN coalesce(m.body ->> 'execution_time_ms', 0.0) END,
+       CASE m.type WHEN 14 THEN coalesce(m.body ->> 'because', '') END
+FROM _mark AS m WHERE m.run_status IN ('pending', 'running', 'waiting', 'paused') AND m.type <> 12;
 
 -- Every kept checkpoint with its full state, folded from the journal up to its sequence. What a rollback left behind
 -- does not count. machine/facts/fold.py folds the same in Python; a contract test holds the two equal.

@@ -8,4 +8,5 @@ locks       locks that nothing else in this process can drop
 leases      who may drive a run
 migrations  from nothing or an older schema to this one
 stats       what a database holds
+copies      a whole database copied, looked through, and put in another's place
 """

@@ -17,7 +17,16 @@ from agentos.store.sqlite.driver import insist
 from agentos.store.sqlite.leases import Clock, StoredLease, live_holder
 from agentos.store.sqlite.live import file_size
 from agentos.store.sqlite.migrations import backup_path, schema_version
-from agentos.store.stats import DatabaseSize, DatabaseStats, HeldLease, PendingMigrations, RunSize
+from agentos.store.stats import (
+    DatabaseSize,
+    DatabaseStats,
+    HeldLease,
+    HeldRun,
+    PendingMigrations,
+    RunSize,
+    Workload,
+    make_workload,
+)
 
 _Q = queries("stats.sql")
 T = TypeVar("T")
@@ -27,11 +36,13 @@ def size_up(database: str, scope: Scope | None) -> DatabaseSize:
     open_store(database, create=False, readonly=True).close()  # refuses what is not ours
 
     def read(connection: sqlite3.Connection) -> DatabaseSize:
+        runs, events = connection.execute(_Q["count"]).fetchone()
         return DatabaseSize(
             bytes=file_size(database) + file_size(f"{database}-wal"),
             schema=schema_version(connection),
             known_schema=len(migrations()),
-            runs=connection.execute(_Q["count"]).fetchone()[0],
+            runs=runs,
+            events=events,
         )
 
     return _query(database, read)
@@ -72,6 +83,26 @@ def measure(database: str, scope: Scope | None, *, keep: int) -> DatabaseStats:
                 for no, id_, name, events, cuts, size in connection.execute(_Q["runs"]).fetchall()
             ),
         )
+
+    return _query(database, read)
+
+
+def workload(database: str, scope: Scope | None) -> Workload:
+    def read(connection: sqlite3.Connection) -> Workload:
+        clock = Clock()
+        held = [
+            HeldRun(
+                status=status,
+                is_workflow=bool(is_workflow),
+                queue=queue,
+                created_at=created_at,
+                live=live_holder(clock, StoredLease(*lease)) is not None,
+                overdue_s=clock.wall() - lease[-1] / 1_000_000,
+            )
+            for status, is_workflow, queue, created_at, *lease in connection.execute(_Q["held"])
+        ]
+        undriven = connection.execute(_Q["undriven"], (int(clock.wall() * 1_000_000),))
+        return make_workload(connection.execute(_Q["statuses"]), undriven, held)
 
     return _query(database, read)
 

@@ -76,15 +76,16 @@ def transcript_of(kept: TranscriptLocation | None, session: str, env: Mapping[st
 class SessionTokens:
     """What the session of an attempt has used, read from its transcript as that grows."""
 
-    def __init__(self, traits: Traits, env: Mapping[str, str]) -> None:
-        self._traits, self._env = traits, env
+    def __init__(self, traits: Traits, env: Mapping[str, str], *, calls: int = 0) -> None:
+        """`calls` were made before this transcript began."""
+        self._traits, self._env, self._calls = traits, env, calls
+        self._tally = traits.tokens_of() if traits.tokens_of is not None else None
         self._path, self._read = "", 0
         self._found: Usage | None = None
 
     def read(self, session: str) -> Usage | None:
-        """Tokens of the whole session, calls of this attempt's; None: it does not say. Blocks."""
-        tokens_of = self._traits.tokens_of
-        if tokens_of is None:
+        """None: it does not say. Blocks."""
+        if self._tally is None:
             return None
         try:
             self._path = self._path or transcript_of(self._traits.transcript, session, self._env)
@@ -96,7 +97,7 @@ class SessionTokens:
                     if not line.endswith(b"\n"):  # it is being written
                         break
                     self._read += len(line)
-                    if (told := tokens_of(line.decode(errors="replace"))) is not None:
+                    if (told := self._tally(line.decode(errors="replace"))) is not None:
                         self._note(told)
         except OSError:
             pass
@@ -104,8 +105,11 @@ class SessionTokens:
 
     def _note(self, told: Usage) -> None:
         known = self._found
+        if told.calls:
+            self._found = told
+            return
         if known is None or (told.input_tokens, told.output_tokens) != (known.input_tokens, known.output_tokens):
-            self._found = msgspec.structs.replace(told, calls=(known.calls if known is not None else 0) + 1)
+            self._found = msgspec.structs.replace(told, calls=(known.calls if known is not None else self._calls) + 1)
 
 
 def copy_transcript(source: str, log: AttemptLog, masker: Masker) -> CopiedTranscript | None:

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Raw
 
-from agentos.dag.define.model_calls import OnResume
+from agentos.dag.define.model_calls import OnResume, VerifyCommand
 from agentos.dag.plan.checks import changes_files
 from agentos.exceptions import AgentFailed, AttemptError, CoolingDownError, ModelCallError, TaskCancelledError
-from agentos.machine.events import NO_USAGE, AgentEnd, AgentSession, Usage
+from agentos.excerpts import shorten_command
+from agentos.machine.events import NO_USAGE, AgentEnd, AgentSession, Usage, Verification, VerifyCheck
 from agentos.machine.inputs import AttemptResult, LimitReached
 from agentos.tasks.agents.adapters.adapter import AgentExit, AgentOutcome, AgentVerdict
 from agentos.tasks.agents.adapters.usage_limits import believable, reset_time
@@ -177,7 +178,7 @@ class AgentPerformer:
             folder = private_folder(spec)
             errand = await prepare_assignment(spec, host, folder.path)
             tried, notes = await self._run_agent(errand, host)
-            output = await self._output(errand, tried, host)
+            output, verified = await self._output(errand, tried, host)
         except AttemptFailed as failed:
             return failure_outcome(failed, began)
         except asyncio.CancelledError:  # while nothing ran: waiting for a slot, or looking for the session
@@ -187,7 +188,8 @@ class AgentPerformer:
             if folder is not None:
                 folder.remove()
         warnings = notes + tried.warnings
-        return AttemptResult(output=Raw(output), warnings=warnings, execution_time_ms=milliseconds_since(began))
+        spent_ms = milliseconds_since(began)
+        return AttemptResult(output=Raw(output), warnings=warnings, verified=verified, execution_time_ms=spent_ms)
 
     async def _run_agent(self, errand: Assignment, host: AttemptHost) -> tuple[_TryResult, tuple[str, ...]]:
         """One try; a second one, in a new session, where the session to go on with is gone."""
@@ -228,8 +230,8 @@ class AgentPerformer:
             async with self._limiter.call(
                 errand.credential, spec.models.limits_of(errand.credential), lambda why: host.output("progress", why)
             ) as call:
+                session = await _pay_for_missed(errand, host, _session_for(errand, earlier), earlier.id)
                 put_off_if_used_up(host)
-                session = _session_for(errand, earlier)
                 asked = errand.agent.call(errand.ask(host, session=session.title or session.id, goes_on=earlier.name))
                 schema = None if traits.takes_schema else errand.work.schema
                 prompt = prompt_for(
@@ -296,7 +298,7 @@ class AgentPerformer:
             max_turns=None if traits.counts_turns else errand.work.max_turns,
             captures=changes_files(spec.definition) or spec.worktree is not None,
             priced=errand.add_cost,
-            tokens=SessionTokens(traits, errand.env).read if traits.tokens_of is not None else None,
+            tokens=SessionTokens(traits, errand.env, calls=session.used.calls).read if traits.tokens_of else None,
             counted=session.used,
         )
         writing = asyncio.create_task(follower.write_down())
@@ -341,7 +343,9 @@ class AgentPerformer:
 
     # --- what it gave ----------------------------------------------------------------------------------------------
 
-    async def _output(self, errand: Assignment, tried: _TryResult, host: AttemptHost) -> bytes:
+    async def _output(
+        self, errand: Assignment, tried: _TryResult, host: AttemptHost
+    ) -> tuple[bytes, Verification | None]:
         verdict = tried.verdict
         output: dict[str, Any] = {"text": verdict.text}
         if errand.schema is not None:
@@ -360,19 +364,53 @@ class AgentPerformer:
             "denials": list(verdict.denials),
         }
         if not errand.spec.verify:
-            return encode_result(output)
-        definition = msgspec.structs.replace(errand.spec.definition, timeout_s=errand.time.left_s, output="")
-        spec = msgspec.structs.replace(errand.spec, command=errand.spec.verify, definition=definition)
-        await host.capture_turn()  # what `verify` does to files is no work of the agent's
-        outcome = await self._shell(spec, host)
-        if outcome.error is not None:
-            if outcome.cancelled:
+            return encode_result(output), None
+        said, verified = await self._verify(errand, host)
+        several = not isinstance(errand.work.verify, str) and isinstance(errand.work.verify[0], VerifyCommand)
+        return encode_result({**output, "verify": said if several else said[0]}), verified
+
+    async def _verify(self, errand: Assignment, host: AttemptHost) -> tuple[list[Any], Verification]:
+        """What each command said, and on which files. AttemptFailed at the first that fails; none is run after it."""
+        commands, said = errand.spec.verify, list[Any]()
+        checks: tuple[VerifyCheck, ...] = ()
+        saw = await host.capture_turn()  # what `verify` does to files is no work of the agent's
+        for number, one in enumerate(commands, start=1):
+            with errand.time as left_s:
+                definition = msgspec.structs.replace(errand.spec.definition, timeout_s=left_s, output="")
+                env = {**errand.spec.env, **one.env}
+                spec = msgspec.structs.replace(errand.spec, command=one.command, definition=definition, env=env)
+                outcome, end = await self._shell.check(spec, host)
+            if outcome.cancelled and outcome.error is not None:
                 raise AttemptFailed(outcome.error, retryable=False, cancelled=True, warnings=outcome.warnings)
-            why = f"it says that it is done, but `verify` says otherwise: {outcome.error.text}"
-            raise _agent_failure(
-                errand.work.agent, "agent_error", why, outcome.warnings, cut_off=outcome.cut_off, agent="rejected"
-            )
-        return encode_result({**output, "verify": msgspec.json.decode(outcome.output)})
+            # After the last of them the files are captured anyway, as those that the attempt left.
+            is_last = outcome.error is not None or number == len(commands)
+            tree = "" if is_last else await host.current_tree()
+            seconds = round(outcome.execution_time_ms / 1000, 3)
+            checks += (VerifyCheck(command=one.written, seconds=seconds, saw=saw, tree=tree, **end._asdict()),)
+            saw = tree
+            if outcome.error is not None:
+                not_run = tuple(left.written for left in commands[number:])
+                raise _agent_failure(
+                    errand.work.agent,
+                    "agent_error",
+                    _rejection(one.written, number, not_run, outcome.error.text),
+                    outcome.warnings,
+                    cut_off=outcome.cut_off,
+                    agent="rejected",
+                    verified=Verification(checks=checks, not_run=not_run),
+                )
+            said.append({"command": one.written, **msgspec.json.decode(outcome.output)})
+        return said, Verification(checks=checks)
+
+
+def _rejection(command: str, number: int, not_run: tuple[str, ...], why: str) -> str:
+    """Why the agent's work is not accepted: which command of `verify` says so, where there are several."""
+    total = number + len(not_run)
+    which = (
+        f"command {number} of {total}, `{shorten_command(command)}`, says otherwise" if total > 1 else "says otherwise"
+    )
+    left = f" (not run after it: {', '.join(f'`{shorten_command(one)}`' for one in not_run)})" if not_run else ""
+    return f"it says that it is done, but `verify` {which}{left}: {why}"
 
 
 def _session_for(errand: Assignment, earlier: EarlierSession) -> AgentSession:
@@ -390,6 +428,16 @@ def _session_for(errand: Assignment, earlier: EarlierSession) -> AgentSession:
         feedback=before.feedback if before is not None else "",
         used=before.used if before is not None and earlier.id else NO_USAGE,
     )
+
+
+async def _pay_for_missed(errand: Assignment, host: AttemptHost, session: AgentSession, earlier: str) -> AgentSession:
+    """Write down what was used in the session that it goes on with, and could not be written down when that ended."""
+    total = await asyncio.to_thread(SessionTokens(errand.agent.TRAITS, errand.env).read, earlier) if earlier else None
+    missed = total.beyond(session.used) if total is not None else NO_USAGE
+    if missed == NO_USAGE:
+        return session
+    await host.record_usage(errand.add_cost(missed, errand.work.model))
+    return msgspec.structs.replace(session, used=session.used + missed)
 
 
 def _final_verdict(follower: Follower, ending: Ending, ended: AgentExit) -> AgentVerdict:
@@ -415,6 +463,7 @@ def _agent_failure(
     paused: bool = False,
     agent: AgentEnd = "",
     limit: LimitReached | None = None,
+    verified: Verification | None = None,
 ) -> AttemptFailed:
     text, next_step = failure_text(name, word, why)
     failure = plain_failure(AgentFailed(text, outcome=word, next_step=next_step))
@@ -426,6 +475,7 @@ def _agent_failure(
         agent=agent,
         limit=limit,
         warnings=warnings,
+        verified=verified,
     )
 
 

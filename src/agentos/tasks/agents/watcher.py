@@ -60,6 +60,8 @@ class Follower:
         self._captures = captures
         self._tokens, self._counted = tokens, counted
         self._looks = 0
+        self._told = False
+        """The stream tells what it uses: the transcript, which may be ahead of that, is read once both have ended."""
         self._priced = priced
         self._rest = bytearray()
         self.session = ""
@@ -113,6 +115,7 @@ class Follower:
             self.session = self._new_session = heard.session
         if heard.used is not None:
             self._unpaid += heard.used
+            self._told = True
         if heard.turn:
             self.turns += 1
             self._turn_over, self._next_begun, self._looks = True, False, LOOKS
@@ -136,7 +139,7 @@ class Follower:
     async def write_down(self) -> None:
         """Make durable what was heard, until the stream has ended and nothing is left."""
         while not (self._over and not self._news.is_set()):
-            looks_again = self._tokens is not None and self._looks > 0 and self.used.calls < self.turns
+            looks_again = self._looks_up and self._looks > 0 and self.used.calls < self.turns
             late = False
             try:
                 await asyncio.wait_for(self._news.wait(), LOOK_S if looks_again else TURN_S)
@@ -156,13 +159,17 @@ class Follower:
                 if self._hold is not None and not self._turn_over and not self.stop.done():
                     self._hold.go_on()
 
+    @property
+    def _looks_up(self) -> bool:
+        return self._tokens is not None and not self._told
+
     async def _write_news(self, *, late: bool) -> None:
         session, self._new_session = self._new_session, ""
         if session:
             await self._on_session(session)
         unpaid, self._unpaid = self._unpaid, Usage()
         await self._pay(self._priced(unpaid, self.model))
-        if self._turn_over:
+        if self._turn_over and self._looks_up:
             await self._pay_by_session()
         if self._turn_over and self._hold is not None:
             self._hold.read_rest()
@@ -182,20 +189,10 @@ class Follower:
             self._stop("budget")
 
     async def _pay_by_session(self) -> None:
-        """Also what an attempt before this one had used, and could not write down any more."""
+        """What is in its transcript, and was not counted."""
         total = await asyncio.to_thread(self._tokens, self.session) if self._tokens is not None else None
         if total is not None:
-            await self._pay(self._priced(self._beyond(total, self.used.calls), self.model))
-
-    def _beyond(self, total: Usage, calls: int) -> Usage:
-        """Of what a whole session has used: what was not yet counted."""
-        known = self._counted + self.used
-        return Usage(
-            input_tokens=max(0, total.input_tokens - known.input_tokens),
-            output_tokens=max(0, total.output_tokens - known.output_tokens),
-            cached_tokens=max(0, total.cached_tokens - known.cached_tokens),
-            calls=max(0, total.calls - calls),
-        )
+            await self._pay(self._priced(total.beyond(self._counted + self.used), self.model))
 
     async def settle(self, verdict: AgentVerdict, *, whole_session: bool = False) -> None:
         """Write down what it had not told. Where it says what all of it cost, that counts instead of what was reckoned.
@@ -204,10 +201,8 @@ class Follower:
         says it used is that of all attempts in its session.
         """
         await self._pay_by_session()
-        rest = verdict.used or Usage()
-        if whole_session:
-            rest = self._beyond(rest, (self._counted + self.used).calls)
-        rest = self._priced(rest, self.model)
+        known = self._counted + self.used if whole_session else self.used
+        rest = self._priced((verdict.used or Usage()).beyond(known), self.model)
         if verdict.cost_usd is not None:
             rest = msgspec.structs.replace(rest, cost_usd=verdict.cost_usd - self.used.cost_usd)
         await self._pay(rest)

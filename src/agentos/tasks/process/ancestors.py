@@ -15,7 +15,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -27,6 +27,7 @@ from agentos.store.holder import boot_id, pid_namespace, refuse_hidden_processes
 from agentos.store.port import Holder
 from agentos.tasks.process.orphans import ATTEMPT_VARIABLE
 
+UNTOLD = "processes that could not be told"
 _SAME_START_S = 0.02
 _TRIES = 50
 _SET_SUBREAPER, _GET_SUBREAPER = 36, 37
@@ -74,18 +75,19 @@ def mark_driver() -> Iterator[None]:
                 os.unlink(path)
 
 
-def acting_attempt(driver: Holder | None = None) -> str:
+def acting_attempt(driver: Holder | None = None, pid: int | None = None) -> str:
     """What part of a run the caller is: an attempt's id, or a driver above it; empty where it is none.
 
     Whoever is asked to act for a human refuses where this is not empty. `driver` is a process that is known to drive a
-    run; others are known by their own mark.
+    run; others are known by their own mark. `pid` is another process to judge, from outside: a driver is part of a run,
+    too, since nobody can tell which of its tasks acts in it.
     """
-    marked = _attempt.get() or os.environ.get(ATTEMPT_VARIABLE, "")
+    marked = pid is None and (_attempt.get() or os.environ.get(ATTEMPT_VARIABLE, ""))
     if marked:
         return marked
-    family = ancestors()
+    family = ancestors(pid)
     if not family:
-        return "processes that could not be told"
+        return UNTOLD
     for one in family:
         carried = carried_attempt(one.pid)
         if carried is not None:
@@ -96,46 +98,59 @@ def acting_attempt(driver: Holder | None = None) -> str:
             and abs(one.started - driver.started) < _SAME_START_S
             and (driver.boot, driver.pidns) == (boot_id(), pid_namespace())
         )
-        if one is not family[0] and (known or _has_mark(one.pid)):
+        if (one is not family[0] or pid is not None) and (known or _has_mark(one.pid)):
             return f"a process below driver {one.pid}"
     return ""
 
 
-def current_sender() -> Sender:
-    """Who sends a command from here, as the system knows it."""
+def acting_peer(driver: Holder | None, peers: Sequence[int]) -> str:
+    """The same of processes that speak through this one, which may be any of these; where there are none, of nobody
+    that could be told."""
+    return next(filter(None, (acting_attempt(driver, pid) for pid in peers)), "") if peers else UNTOLD
+
+
+def current_sender(pid: int | None = None) -> Sender:
+    """Who sends a command from here, or from another process, as the system knows it."""
     import pwd
 
     uid = os.getuid()
+    if pid is not None:
+        import psutil
+
+        with suppress(psutil.Error):
+            uid = psutil.Process(pid).uids().real
     try:
         user = pwd.getpwuid(uid).pw_name
     except KeyError:
         user = ""
-    chain = tuple(f"{one.name} {one.pid}" for one in ancestors())
-    return Sender(user=user, uid=uid, host=os.uname().nodename, pid=os.getpid(), processes=chain)
+    chain = tuple(f"{one.name} {one.pid}" for one in ancestors(pid))
+    return Sender(user=user, uid=uid, host=os.uname().nodename, pid=pid or os.getpid(), processes=chain)
 
 
-def ancestors() -> list[Ancestor]:
-    """This process and those above it, nearest first. Empty where they changed faster than they could be read."""
+def ancestors(pid: int | None = None) -> list[Ancestor]:
+    """This process, or another one, and those above it, nearest first. Empty where they changed faster than they could
+    be read."""
     if not os.path.isdir("/proc/self/fd"):
         import psutil
 
         chain = []
         refuse_hidden_processes()
-        for process in (psutil.Process(), *psutil.Process().parents()):
-            with suppress(psutil.Error):
-                chain.append(Ancestor(process.pid, process.name(), process.create_time()))
+        with suppress(psutil.Error):
+            for process in (psutil.Process(pid), *psutil.Process(pid).parents()):
+                with suppress(psutil.Error):
+                    chain.append(Ancestor(process.pid, process.name(), process.create_time()))
         return chain
     for _ in range(_TRIES):
         # One that ends hands its children to another: then what was read so far may have left somebody out.
         with suppress(_Gone):
-            found = list(_walk())
-            if [one.pid for one in _walk()] == [one.pid for one in found]:
+            found = list(_walk(pid))
+            if [one.pid for one in _walk(pid)] == [one.pid for one in found]:
                 return found
     return []
 
 
-def _walk() -> Iterator[Ancestor]:
-    pid, younger = os.getpid(), float("inf")
+def _walk(first: int | None) -> Iterator[Ancestor]:
+    pid, younger = first or os.getpid(), float("inf")
     while pid:
         try:
             stat = Path(f"/proc/{pid}/stat").read_bytes()

@@ -458,9 +458,13 @@ def refuse_failure(ending: Ending, said: str) -> None:
     status = ending.status
     if status == 0:
         return
-    code = -1 if status is None else status if status >= 0 else 128 - status  # as a shell would number it
-    error = ShellCommandFailed(f"the command {describe_status(status)}{said}", exit_code=code)
+    error = ShellCommandFailed(f"the command {describe_status(status)}{said}", exit_code=exit_code_of(status))
     raise AttemptFailed(plain_failure(error), cut_off=was_ended(status), warnings=ending.warnings)
+
+
+def exit_code_of(status: int | None) -> int:
+    """As a shell would number it; -1 where nobody knows."""
+    return -1 if status is None else status if status >= 0 else 128 - status
 
 
 def was_ended(status: int | None) -> bool:

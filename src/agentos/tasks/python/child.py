@@ -11,19 +11,20 @@ import itertools
 import os
 import signal
 import sys
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock, Thread
 from types import FrameType
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw
 
 from agentos import typed
 from agentos.dag.define.task import TaskDef
-from agentos.exceptions import AttemptError
+from agentos.dag.plan.fingerprint import code_digest
+from agentos.exceptions import AttemptError, OtherCodeError
 from agentos.ids import TaskId, WorkflowId
 from agentos.machine.events import NOTHING, TaskFailure
 from agentos.machine.facts.facts import StepFacts
@@ -56,6 +57,8 @@ class ChildRequest(msgspec.Struct, frozen=True, kw_only=True):
     idempotency_key: str
     definition: TaskDef
     steps: tuple[StepFacts, ...]
+    code: str = ""
+    """A digest that the function's code must have; empty: any."""
 
 
 class StepCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -114,7 +117,7 @@ class Replies:
 class DriverHost:
     """What the function's steps ask of the driver, over the pipes between them."""
 
-    def __init__(self, replies: Replies, answers: IO[bytes], loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, replies: Replies, answers: Iterable[bytes], loop: asyncio.AbstractEventLoop) -> None:
         self._replies, self._answers, self._loop = replies, answers, loop
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._numbers = itertools.count()
@@ -150,7 +153,6 @@ class DriverHost:
     def _listen(self) -> None:
         for line in self._answers:
             self._loop.call_soon_threadsafe(self._settle, typed.decode(line, StepAnswer))
-        os._exit(125)  # the driver is gone, and nothing more can be written down
 
     def _settle(self, answer: StepAnswer) -> None:
         durable = self._waiting.pop(answer.id)
@@ -162,7 +164,7 @@ class DriverHost:
             durable.set_result(None)
 
 
-def perform(request: ChildRequest, replies: Replies, answers: IO[bytes]) -> Reply:
+def perform(request: ChildRequest, replies: Replies, answers: Iterable[bytes]) -> Reply:
     """Call the function; whatever it does is a reply."""
     try:
         with mark_attempt(os.environ.get(ATTEMPT_VARIABLE, "")):  # the function may drop the variable
@@ -174,18 +176,21 @@ def perform(request: ChildRequest, replies: Replies, answers: IO[bytes]) -> Repl
     return Reply(ended=True, output=Raw(output), left=left)
 
 
-def _call(request: ChildRequest, replies: Replies, answers: IO[bytes]) -> tuple[bytes, ContextAdditions]:
+def _call(request: ChildRequest, replies: Replies, answers: Iterable[bytes]) -> tuple[bytes, ContextAdditions]:
     try:
         function = load(request.function, Path(request.root))
     except AttemptError as error:
         raise AttemptFailed(plain_failure(error), retryable=False) from None
     except BaseException as error:
         raise AttemptFailed(failure_of(error), retryable=False) from None
+    _refuse_other_code(function, request)
     callee, given = callee_of(function), decode_value(request.arguments)
     with asyncio.Runner() as runner:
-        loop = runner.get_loop()
-        steps = Steps(_spec(request), DriverHost(replies, answers, loop), DaemonThreads(), loop)
-        context = _context(request, replies, steps if callee.is_async else None)
+        steps: Steps | None = None
+        if callee.is_async:
+            loop = runner.get_loop()
+            steps = Steps(_spec(request), DriverHost(replies, answers, loop), DaemonThreads(), loop)
+        context = _context(request, replies, steps)
         arguments = bind_arguments(callee.bind, given, context if callee.takes_context else None)
         if callee.is_async:
             return runner.run(call_async(function, arguments, steps=steps)), context.close("has ended")
@@ -193,6 +198,17 @@ def _call(request: ChildRequest, replies: Replies, answers: IO[bytes]) -> tuple[
         if not isinstance(answer, bytes):
             answer = runner.run(call_async(await_it, {"awaitable": answer}))
         return answer, context.close("has ended")
+
+
+def _refuse_other_code(function: Callable[..., Any], request: ChildRequest) -> None:
+    seen = code_digest(function) if request.code else ""
+    if seen and seen != request.code:
+        name = f"{request.function.module}:{request.function.qualname}"
+        error = OtherCodeError(
+            f"{name} is another function on the worker than where the run is driven",
+            next_step="Install the same version of your code on the workers and on the driver, then resume.",
+        )
+        raise AttemptFailed(plain_failure(error), retryable=False)
 
 
 def _context(request: ChildRequest, replies: Replies, steps: Steps | None) -> Context:
@@ -236,11 +252,16 @@ def main() -> None:
     if not data:
         os._exit(125)  # the driver died before it had said what to do
     request = typed.decode(data, ChildRequest)
+
+    def lines() -> Iterator[bytes]:
+        yield from answers
+        os._exit(125)  # the driver is gone, and nothing more can be written down
+
     sys.path[:] = request.path
     del sys.argv[1:]
     signal.signal(signal.SIGTERM, _terminate)
     replies = Replies(reply_fd)
-    reply = perform(request, replies, answers)
+    reply = perform(request, replies, lines())
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()

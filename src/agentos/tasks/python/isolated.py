@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
@@ -43,7 +43,8 @@ class IsolatedPerformer:
     async def __call__(self, spec: AttemptSpec, host: AttemptHost) -> AttemptResult:
         began = perf_counter()
         try:
-            reply, warnings = await self._reply(_request(spec), spec, host)
+            request = msgspec.json.encode(child_request(spec, sys.path))
+            reply, warnings = await self._reply(request, spec, host)
         except AttemptFailed as failed:
             return failure_outcome(failed, began)
         if reply.suspended:
@@ -144,38 +145,43 @@ class _Replies:
                 if reply.ended:
                     self.last = reply
                 elif reply.step is not None:
-                    asked = asyncio.create_task(self._write_down(reply.step))
+                    asked = asyncio.create_task(self._answer_step(reply.step))
                     self._asked.add(asked)
                     asked.add_done_callback(self._asked.discard)
                 else:
                     self._host.output("progress", reply.progress)
 
-    async def _write_down(self, call: StepCall) -> None:
-        """Do what a step of the function asks, and say so once it is durable."""
-        host, problem = self._host, ""
-        try:
-            match call.verb:
-                case "begin_step":
-                    await host.begin_step(call.number, call.name, call.inputs)
-                case "record_step":
-                    await host.record_step(call.number, call.name, call.inputs, call.output)
-                case "begin_sleep":
-                    await host.begin_sleep(call.number, call.inputs, call.seconds)
-                case "ask":
-                    await host.ask(call.number, call.inputs, call.question, call.choices, call.timeout_s)
-        except Exception as error:
-            problem = f"{type(error).__name__}: {error}"
-        self._answer(StepAnswer(id=call.id, problem=problem))
+    async def _answer_step(self, call: StepCall) -> None:
+        self._answer(await write_step_down(self._host, call))
 
 
-def _request(spec: AttemptSpec) -> bytes:
+async def write_step_down(host: AttemptHost, call: StepCall) -> StepAnswer:
+    """Do what a step of the function asks; the answer once it is durable, or why it will never be."""
+    problem = ""
     try:
-        request = ChildRequest(
+        match call.verb:
+            case "begin_step":
+                await host.begin_step(call.number, call.name, call.inputs)
+            case "record_step":
+                await host.record_step(call.number, call.name, call.inputs, call.output)
+            case "begin_sleep":
+                await host.begin_sleep(call.number, call.inputs, call.seconds)
+            case "ask":
+                await host.ask(call.number, call.inputs, call.question, call.choices, call.timeout_s)
+    except Exception as error:
+        problem = f"{type(error).__name__}: {error}"
+    return StepAnswer(id=call.id, problem=problem)
+
+
+def child_request(spec: AttemptSpec, path: Iterable[str]) -> ChildRequest:
+    """What another interpreter is told of an attempt. AttemptFailed where its function cannot be found from there."""
+    try:
+        return ChildRequest(
             function=reference_of(spec.function, spec.definition.call),
             arguments=Raw(encode_value(dict(spec.arguments), around=True)),
             root=str(spec.root),
             worktree=str(spec.worktree or ""),
-            path=tuple(sys.path),
+            path=tuple(path),
             workflow_id=spec.workflow_id,
             task_id=spec.task_id,
             attempt=spec.attempt,
@@ -185,4 +191,3 @@ def _request(spec: AttemptSpec) -> bytes:
         )
     except (AttemptError, ValueEncodingError) as error:
         raise AttemptFailed(plain_failure(error), retryable=False) from None
-    return msgspec.json.encode(request)

@@ -125,6 +125,11 @@ class PythonPerformer:
         if answer is _EXPIRED or answer is None:
             raise _abandon(call, spec, host, context, timed_out=answer is _EXPIRED)
         if isinstance(answer, bytes):
+            if steps is not None:
+                try:
+                    steps.refuse_forgotten()
+                except AttemptError as error:
+                    raise AttemptFailed(plain_failure(error), retryable=False) from None
             return answer
         left_s = None if timeout_s is None else max(deadline - loop.time(), 0.0)
         return await call_async(await_it, {"awaitable": answer}, left_s, steps)
@@ -199,6 +204,7 @@ async def call_async(
                     value = await _call_within(timeout_s, function, arguments)
             if steps.suspended:
                 raise AttemptSuspended(steps.suspended)
+            steps.refuse_forgotten()
     except BaseException as error:
         if steps is not None and steps.suspended and not _is_final(error):
             raise AttemptSuspended(steps.suspended) from None

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from functools import cached_property, partial
 from hashlib import blake2b
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from agentos.dag.plan.checks import changes_files
 from agentos.exceptions import AttemptError, GateRejected, StepsChangedError
@@ -24,6 +24,8 @@ from agentos.tasks.python.functions import give_back
 from agentos.tasks.python.threads import DaemonThreads
 from agentos.values import decode_value, encode_value
 
+T = TypeVar("T")
+
 
 class Steps:
     """The steps of one attempt. Those that earlier attempts made with the same inputs are not made again."""
@@ -33,6 +35,7 @@ class Steps:
     ) -> None:
         self._spec, self._host, self._threads, self._loop = spec, host, threads, loop
         self._asked = 0
+        self._not_begun: dict[int, tuple[str, Coroutine[Any, Any, Any]]] = {}
         self._at_work = 0
         self._waits: set[int] = set()
         self._scope: asyncio.Timeout | None = None
@@ -53,8 +56,27 @@ class Steps:
         self._asked += 1
         return self._asked - 1
 
+    def remember(self, number: int, verb: str, asked: Coroutine[Any, Any, T]) -> Coroutine[Any, Any, T]:
+        """The same; should nobody await it, `refuse_forgotten` tells."""
+        self._not_begun[number] = verb, asked
+        return asked
+
+    def refuse_forgotten(self) -> None:
+        """AttemptError where the function has returned and a step, sleep or question of it was never begun.
+
+        Whoever forgets an `await` must not be told that a payment was made, or a person asked.
+        """
+        for _, asked in self._not_begun.values():
+            asked.close()
+        for verb, _ in self._not_begun.values():
+            raise AttemptError(
+                f"ctx.{verb} was called and not awaited, so that nothing came of it",
+                next_step=f"Write `await ctx.{verb}(…)`, or give it to asyncio.gather and await that.",
+            )
+
     async def perform(self, number: int, function: Callable[..., Any], args: Any, named: Any) -> Any:
         """What the step gave, or gives now: in either case what its stored form says."""
+        self._not_begun.pop(number, None)
         name = _name_of(function)
         known = self._find_known(number, name)
         if known is not None:
@@ -68,6 +90,7 @@ class Steps:
 
     async def sleep(self, number: int, seconds: float) -> None:
         """Returns once the seconds are over that began when this sleep was first asked for."""
+        self._not_begun.pop(number, None)
         if self._find_known(number, SLEEP) is None:
             with self._working():
                 await self._host.begin_sleep(number, self._inputs, seconds)
@@ -77,6 +100,7 @@ class Steps:
         self, number: int, question: str, choices: tuple[str, ...], timeout_s: float | None
     ) -> GateAnswer:
         """The answer to the question. GateRejected where it is no."""
+        self._not_begun.pop(number, None)
         known = self._find_known(number, WAIT)
         if known is None:
             with self._working():
@@ -131,8 +155,8 @@ class Steps:
 
     @cached_property
     def _inputs(self) -> str:
-        given = encode_value(dict(self._spec.arguments), around=True)
-        return blake2b(given, digest_size=8, key=self._spec.idempotency_key.encode()).hexdigest()
+        # Of nothing else: a run that is imported under another id, or went back behind other steps, keeps these.
+        return blake2b(encode_value(dict(self._spec.arguments), around=True), digest_size=8).hexdigest()
 
     @cached_property
     def _known(self) -> dict[int, StepFacts]:

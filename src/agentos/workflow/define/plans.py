@@ -19,6 +19,7 @@ from agentos.dag.define.model_calls import WORK_OF, AgentWork
 from agentos.dag.define.task import TaskDef
 from agentos.dag.define.workflow import Workflow
 from agentos.dag.language.references import OPEN, as_text, resolve
+from agentos.dag.plan.candidates import all_work
 from agentos.dag.plan.findings import Finding, format_names, locate_findings, nearest
 from agentos.dag.plan.plan import Plan, PlannedTask, PlanSettings, assemble_plan, compile_plan
 from agentos.dag.plan.selection import EVERY_TASK, LEFT_OUT, Selection, refuse_without_results
@@ -35,7 +36,7 @@ from agentos.machine.facts.fold import Facts, fold
 from agentos.machine.rules.plan_changes import current_plan
 from agentos.machine.rules.scope import scope_of
 from agentos.secrets import ENVIRONMENT, Masker, SecretSource
-from agentos.store.port import StorePort
+from agentos.store.port import RunLimit, StorePort
 from agentos.tasks.llm.answer_schemas import schema_problem
 from agentos.tasks.llm.model_settings import LlmDefaults, ModelSettings
 from agentos.tasks.process.sandbox_settings import NO_SANDBOX_SETTINGS, SandboxSettings
@@ -85,6 +86,9 @@ def plan_to_look_at(workflow: Workflow, params: Mapping[str, Any] | None = None)
 def refused_now(workflow: Workflow, plan: Plan) -> tuple[Finding, ...]:
     """What cannot be performed as AgentOS is installed here."""
     findings: list[Finding] = []
+    placed = next((task for task in plan.tasks.values() if task.definition.runner == "dask"), None)
+    if placed is not None and (message := missing_for("tasks with `runner: dask`", "distributed", "dask")):
+        findings.append(Finding(problem="bad setting", task_id=placed.id, setting="runner", message=message))
     for task in plan.tasks.values():
         definition = task.definition
         if definition.kind not in WORK_OF:
@@ -180,6 +184,15 @@ def checked_selection(plan: Plan, facts: Facts) -> frozenset[TaskId]:
     return chosen
 
 
+def run_limit_of(plan: Plan) -> RunLimit | None:
+    """How many runs like this one are driven at once, where the workflow limits that."""
+    setting = plan.settings.queue
+    if setting is None:
+        return None
+    key = as_text(resolve(setting.key, {"params": plan.params})) if setting.key else plan.name
+    return RunLimit(key=" ".join(key.split()), limit=setting.limit)
+
+
 # --- what is asked of a run before it begins ----------------------------------------------------------------------
 
 
@@ -211,20 +224,28 @@ def checked_labels(labels: Iterable[str]) -> tuple[str, ...]:
 
     RunRefusedError where one is no label, or there are too many.
     """
-    if isinstance(labels, str):  # would be its letters
-        labels = (labels,)
-    given = sorted(set(labels))
-    if wrong := [label for label in given if not _LABEL.fullmatch(label)]:
-        raise RunRefusedError(
-            f"{wrong[0][:80]!r} is no label",
-            next_step="A label is a word of up to 63 letters, digits and . / : = + @ - _, not a sign first.",
-        )
+    given = _checked_words("label", labels)
     if len(given) > MAX_LABELS:
         raise RunRefusedError(
             f"a run has at most {MAX_LABELS} labels, and {len(given)} are given",
             next_step="Keep those that you would pick runs by.",
         )
     return tuple(given)
+
+
+def checked_queues(queues: Iterable[str]) -> tuple[str, ...]:
+    """Names of queues, each once. RunRefusedError where one is none."""
+    return tuple(_checked_words("queue", queues))
+
+
+def _checked_words(what: str, words: Iterable[str]) -> list[str]:
+    given = sorted({words} if isinstance(words, str) else set(words))  # a text would be its letters
+    if wrong := [word for word in given if not _LABEL.fullmatch(word)]:
+        raise RunRefusedError(
+            f"{wrong[0][:80]!r} is no {what}",
+            next_step=f"A {what} is a word of up to 63 letters, digits and . / : = + @ - _, not a sign first.",
+        )
+    return given
 
 
 # --- keys and settings of models ----------------------------------------------------------------------------------
@@ -236,7 +257,7 @@ def refuse_untrusted_models(plan: Plan, models: ModelSettings) -> None:
         return
     from agentos.tasks.llm.endpoints import needs_defaults  # few runs get here
 
-    calls = [task.definition.llm for task in plan.tasks.values() if task.definition.llm is not None]
+    calls = [task.llm for task in _work(plan) if task.llm is not None]
     if any(needs_defaults(work, models.llm) for work in calls):
         raise UntrustedSettingsError(models.untrusted)
 
@@ -267,10 +288,8 @@ def keyless(plan: Plan, defaults: LlmDefaults, source: SecretSource = ENVIRONMEN
 
     needing = [
         task.id
-        for task in plan.tasks.values()
-        if (work := task.definition.llm) is not None
-        and name not in task.definition.env
-        and has_default_key(work, defaults)
+        for task in _work(plan)
+        if (work := task.llm) is not None and name not in task.env and has_default_key(work, defaults)
     ]
     if not needing:
         return ""
@@ -305,7 +324,7 @@ def refuse_unpriced(plan: Plan, models: ModelSettings) -> None:
 
 def look_ahead(plan: Plan, models: ModelSettings) -> list[str]:
     """What a run would meet here that is not the workflow's fault: missing agents, prices, no sandbox."""
-    agents = [task.definition.agent for task in plan.tasks.values() if task.definition.agent is not None]
+    agents = [task.agent for task in _work(plan) if task.agent is not None]
     told = []
     if agents:
         import os
@@ -339,9 +358,13 @@ def look_ahead(plan: Plan, models: ModelSettings) -> list[str]:
     return told
 
 
+def _work(plan: Plan) -> list[TaskDef]:
+    return list(all_work(task.definition for task in plan.tasks.values()))
+
+
 def _under_budget(plan: Plan) -> list[TaskDef]:
     """The tasks that a budget in dollars limits: the run's, or their own."""
-    definitions = [task.definition for task in plan.tasks.values()]
+    definitions = _work(plan)
     of_run = plan.settings.budget.cost_usd is not None
     return definitions if of_run else [task for task in definitions if task.budget.cost_usd is not None]
 

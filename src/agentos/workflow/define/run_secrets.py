@@ -10,6 +10,7 @@ import msgspec
 
 from agentos.dag.define.task import from_stored
 from agentos.dag.language.references import SECRETS
+from agentos.dag.plan.candidates import all_work
 from agentos.dag.plan.findings import Finding
 from agentos.dag.plan.plan import Plan
 from agentos.exceptions import CommandRefusedError, EvaluationError, RunRefusedError, WorkflowDefinitionError
@@ -21,7 +22,8 @@ _VARIABLE = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)")
 
 def masker_for(plan: Plan, also: Iterable[str] = (), source: SecretSource = ENVIRONMENT) -> Masker:
     """What masks a run of this plan: the secrets it declares, those named `also`, and all that look like one."""
-    keys = {task.definition.llm.key_name for task in plan.tasks.values() if task.definition.llm is not None} - {""}
+    work = all_work(task.definition for task in plan.tasks.values())
+    keys = {task.llm.key_name for task in work if task.llm is not None} - {""}
     return Masker.for_run((*plan.settings.secrets, *also, *sorted(keys), *variables_in(plan.params)), source)
 
 

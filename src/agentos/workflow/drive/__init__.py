@@ -5,6 +5,7 @@ drive             the loop: inputs in, events written, work started
 mailbox           what has arrived for the machine: results, commands, the time
 attempts          the attempts under way, and what each may ask of its drive
 attempt_specs     from a planned task to what its attempt is given
+judge_material    what a judge of candidates is given to choose by
 drive_files       files at the end of a layer, and those that an approval is about
 journal           writing events, one commit for all that is ready; lines to a server
 command_delivery  commands to a run, from any process, whether somebody drives it or not

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from agentos import typed
-from agentos.dag.define.model_calls import AgentWork, LlmWork, switched_work
+from agentos.dag.define.model_calls import AgentWork, LlmWork, switched_work, verify_commands
 from agentos.dag.define.task import resolve_inputs
 from agentos.dag.language.references import as_text, resolve
 from agentos.dag.language.shell_references import arguments_for, script_for
@@ -20,7 +21,7 @@ from agentos.machine.facts.fold import Facts
 from agentos.machine.resume import session_fingerprint
 from agentos.machine.rules.scope import scope_of
 from agentos.secrets import ENVIRONMENT, SecretSource
-from agentos.tasks.attempt import AttemptSpec
+from agentos.tasks.attempt import AttemptSpec, VerifySpec
 from agentos.workflow.define.run_secrets import with_secrets
 
 SomeWork = TypeVar("SomeWork", AgentWork, LlmWork)
@@ -44,9 +45,13 @@ def attempt_spec(
 ) -> AttemptSpec:
     """Everything the attempt needs. EvaluationError where a reference leads nowhere.
 
-    Only here do secrets have their values, taken from `secrets`.
+    Only here do secrets have their values, taken from `secrets`; to another machine they go by name.
     """
     definition = task.definition
+    if definition.runner != "local":
+        from agentos.tasks.cluster.wire import SecretNames  # few runs have a cluster
+
+        secrets = SecretNames(secrets)
     env = {**plan.settings.env, **definition.env}
     scope: Mapping[str, Any] = {}
     if env or definition.inputs or definition.cwd or definition.kind != "python":  # else nothing refers to anything
@@ -54,13 +59,13 @@ def attempt_spec(
     command: str | tuple[str, ...] = ""
     variables: Mapping[str, str] = {}
     arguments: Mapping[str, Any] = {}
-    verify: str | tuple[str, ...] = ""
+    verify: tuple[VerifySpec, ...] = ()
     if definition.kind == "python":
         arguments = resolve_inputs(definition, scope) if definition.inputs else {}
     elif definition.kind == "shell":
         command, variables = _command(definition.run, scope)
     elif definition.agent is not None:
-        verify, variables = _command(definition.agent.verify, scope)
+        verify = tuple(_verify_spec(command, scope) for command in verify_commands(definition.agent))
     env = {name: as_text(resolve(value, scope)) for name, value in env.items()}
     session = facts.sessions.get(task.id)
     work, switch = definition.agent, facts.task(task.id).switch
@@ -85,6 +90,7 @@ def attempt_spec(
         attempt_id=f"{facts.workflow_id}/{task.id}/{attempt}",
         steps=facts.task(task.id).steps,
         settled=facts.task(task.id).settled,
+        handle=placed.handle if (placed := facts.placed.get(task.id)) is not None else "",
     )
 
 
@@ -108,21 +114,29 @@ def _resolve_work(work: SomeWork, scope: Mapping[str, Any]) -> SomeWork:
     told = {name: _resolve_texts(value, scope) for name, value in given.items() if name not in _AS_WRITTEN}
     if "extra_body" in given:
         told["extra_body"] = resolve(given["extra_body"], scope)
+    if "command" in given:
+        told["command"] = arguments_for(given["command"], scope)
     return typed.convert({**given, **told}, type(work))
 
 
-_AS_WRITTEN = ("verify", "schema", "extra_body")
-"""A command gets its values as variables; a schema is no text for a model; a server may want a number."""
+_AS_WRITTEN = ("verify", "schema", "extra_body", "command")
+"""A script gets its values as variables, a command as words; a schema is no text; a server may want a number."""
 
 
 def _resolve_texts(written: Any, scope: Mapping[str, Any]) -> Any:
     if isinstance(written, str):
         return as_text(resolve(written, scope))
-    if isinstance(written, list):
+    if isinstance(written, (list, tuple)):
         return [_resolve_texts(item, scope) for item in written]
     if isinstance(written, Mapping):
         return {name: _resolve_texts(item, scope) for name, item in written.items()}
     return written
+
+
+def _verify_spec(written: str | tuple[str, ...], scope: Mapping[str, Any]) -> VerifySpec:
+    command, variables = _command(written, scope)
+    text = written if isinstance(written, str) else shlex.join(written)
+    return VerifySpec(written=text.strip(), command=command, env=variables)
 
 
 def _command(run: str | tuple[str, ...], scope: Mapping[str, Any]) -> tuple[str | tuple[str, ...], dict[str, str]]:

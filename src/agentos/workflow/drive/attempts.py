@@ -16,6 +16,7 @@ from agentos.dag.define.model_calls import Budget
 from agentos.dag.plan.checks import changes_files
 from agentos.dag.plan.plan import PlannedTask
 from agentos.exceptions import AgentosError, AttemptError, EvaluationError, SnapshotError, TaskCancelledError
+from agentos.excerpts import list_some
 from agentos.ids import TaskId
 from agentos.machine import events as ev
 from agentos.machine.inputs import (
@@ -36,7 +37,8 @@ from agentos.machine.inputs import (
 from agentos.machine.machine import Machine
 from agentos.machine.resume import may_have_happened, session_fingerprint
 from agentos.machine.rules.budgets import remaining_budget
-from agentos.machine.rules.gates import approving_gate, changed_files
+from agentos.machine.rules.candidates import contest_of, is_candidate, is_judge
+from agentos.machine.rules.gates import approving_gate, changed_files, name_changed
 from agentos.machine.sources import SourcesNow, changes_since, named_files, reason_of
 from agentos.secrets import Masker
 from agentos.tasks.attempt import AttemptSpec, ChildProcess, Stream
@@ -49,6 +51,7 @@ from agentos.tasks.runner import Runner
 from agentos.workflow.drive.attempt_specs import attempt_spec
 from agentos.workflow.drive.drive_files import DriveFiles
 from agentos.workflow.drive.event_stream import EventStream
+from agentos.workflow.drive.judge_material import add_material
 from agentos.workflow.drive.log_writer import AttemptLogFile, LogWriter
 from agentos.workflow.drive.mailbox import Mailbox, utc_now
 from agentos.workflow.drive.patience import run_uncancelled
@@ -99,6 +102,8 @@ class Attempts:
         self._captured: dict[TaskId, CaptureEnded] = {}
         """The files that attempts left which have ended, and whose end is not yet mailed."""
         self._cancelling = False
+        self._bases: dict[TaskId, str] = {}
+        """For each task with candidates: the snapshot that all of them begin with."""
         self.abandoned = 0
         """Threads that could not be stopped, and are still at work."""
 
@@ -174,10 +179,12 @@ class Attempts:
         try:
             with mark_attempt(spec.attempt_id):
                 changes = task.definition.effects != ("none",)
-                covered = await self.files.digest_covered() if changes else {}
+                covered = await self.files.digest_covered(task.id) if changes else {}
                 if is_isolated(task):
                     result = await self._perform_isolated(task, spec, host)
                 else:
+                    if is_judge(machine.plan, task):
+                        spec = await add_material(machine, self.files.attempts, task, spec, None)
                     goes_on = spec.session is not None and is_continued(task)
                     performed = self._perform(task, spec, host)
                     result = await self._perform_between_looks(task, performed, goes_on=goes_on)
@@ -208,7 +215,7 @@ class Attempts:
         if gate is not None and gate.covers is not None:
             seen = await self.files.see(task.id)
             if changed := changed_files(gate.covers, seen.files or {}, among=gate.opened.task_id != task.id):
-                error = AttemptError(f"{', '.join(changed)} changed after {gate.opened.gate_id} was approved")
+                error = AttemptError(f"{name_changed(changed)} changed after {gate.opened.gate_id} was approved")
                 return AttemptResult(error=plain_failure(error), put_off=True)
         runner = self.setting.runner
         looks = self.files.sources if task.definition.sources else None
@@ -267,7 +274,7 @@ class Attempts:
         if files is None:
             result = await performed
             reach("attempt.after")
-            return result
+            return _on_unknown_files(result, "no snapshots are taken around this task")
         try:
             await files.before(task.id, self.mail.submit_and_wait, goes_on=goes_on)
         except BaseException:
@@ -282,7 +289,7 @@ class Attempts:
         captured = await run_uncancelled(files.after(task.id, failed=result.error is not None))
         if captured is not None:
             self._captured[task.id] = captured
-        return result
+        return _on_captured_files(result, captured)
 
     async def _perform_isolated(self, task: PlannedTask, spec: AttemptSpec, host: DriveHost) -> AttemptResult:
         """Perform the attempt in a worktree of its own, and take over what it left there."""
@@ -293,7 +300,12 @@ class Attempts:
         try:
             goes_on = spec.session is not None and is_continued(task)
             turn = self.machine.facts.turns.get(task.id) if goes_on else None
-            host.aside = aside = await files.isolate(task.id, root, turn)
+            above = contest_of(self.machine.plan, task)
+            host.aside = aside = await files.isolate(task.id, root, turn, lambda: self._base_for(above))
+            if above is not None:
+                self._bases.setdefault(above.id, aside.base.id)
+            if is_judge(self.machine.plan, task):
+                spec = await add_material(self.machine, files, task, spec, aside.root)
         except AgentosError as error:
             return AttemptResult(error=plain_failure(error))
         try:
@@ -302,11 +314,25 @@ class Attempts:
             own = msgspec.structs.replace(spec, cwd=cwd, worktree=aside.worktree.root)
             result = await self._perform(task, own, host)
             reach("attempt.after")
-            if result.error is None:
+            if is_candidate(self.machine.plan, task):
+                return await run_uncancelled(_add_candidate_changes(files, aside, result, task))
+            if result.error is None and above is None:
                 result = await run_uncancelled(_add_isolated_changes(files, aside, result, task))
+            else:
+                result = _on_unknown_files(result, "its own worktree is gone")
             return result
         finally:
             await run_uncancelled(files.throw_away(aside))
+
+    def _base_for(self, contest: PlannedTask | None) -> str:
+        """The snapshot that a candidate begins with, since others have; empty where it is the first."""
+        if contest is None or contest.id in self._bases:
+            return self._bases[contest.id] if contest is not None else ""
+        facts = self.machine.facts
+        for child in facts.children.get(contest.id, ()):
+            if (left := facts.candidates.get(child) or facts.turns.get(child)) is not None and left.base:
+                return left.base
+        return ""
 
     # --- its end ------------------------------------------------------------------------------------------------------
 
@@ -335,20 +361,60 @@ class Attempts:
         )
 
 
-async def _add_isolated_changes(
+async def _add_candidate_changes(
     files: FileAttempts, aside: IsolatedWorktree, result: AttemptResult, task: PlannedTask
+) -> AttemptResult:
+    """As of any isolated attempt; also what one left that failed, to look at, as far as that can be kept."""
+    if result.error is None:
+        return await _add_isolated_changes(files, aside, result, task, measured=True)
+    try:
+        handed = await files.hand_over(aside, measured=True)
+    except AgentosError as error:
+        kept = f"what it had changed could not be kept: {error.message}"
+        return msgspec.structs.replace(result, warnings=(*result.warnings, kept))
+    return _on_files(msgspec.structs.replace(result, files=handed.files), handed.tree, handed.snapshot)
+
+
+async def _add_isolated_changes(
+    files: FileAttempts, aside: IsolatedWorktree, result: AttemptResult, task: PlannedTask, *, measured: bool = False
 ) -> AttemptResult:
     """The result with what the attempt left in its worktree; a failure where that cannot be kept."""
     warnings = result.warnings
     try:
-        handed = await files.hand_over(aside)
+        handed = await files.hand_over(aside, measured=measured)
     except AgentosError as error:
         # What it did outside its worktree is done, whatever became of its files.
         spent_ms = result.execution_time_ms
         return AttemptResult(error=plain_failure(error), cut_off=True, warnings=warnings, execution_time_ms=spent_ms)
     if handed.files is not None and "files" not in task.definition.effects:
         warnings += (f"it changed files, although it does not declare that: {', '.join(handed.changed)}",)
-    return msgspec.structs.replace(result, files=handed.files, warnings=warnings)
+    result = msgspec.structs.replace(result, files=handed.files, warnings=warnings)
+    return _on_files(result, handed.tree, handed.snapshot)
+
+
+def _on_captured_files(result: AttemptResult, captured: CaptureEnded | None) -> AttemptResult:
+    """What it was verified by, tied to the files that were captured after it, where those are its own."""
+    if captured is None or captured.together:
+        return _on_unknown_files(result, "other tasks were at work on files at the same time")
+    if captured.partial:
+        return _on_unknown_files(result, f"not all files can be captured: {list_some(captured.partial)}")
+    if not captured.tree:
+        return _on_unknown_files(result, captured.problem or "no snapshots are taken here")
+    return _on_files(result, captured.tree, captured.snapshot)
+
+
+def _on_unknown_files(result: AttemptResult, why: str) -> AttemptResult:
+    return _on_files(result, "", "", why)
+
+
+def _on_files(result: AttemptResult, tree: str, snapshot: str, unknown: str = "") -> AttemptResult:
+    """The result, its last command of `verify` on this tree; one without `verify` as it is."""
+    if result.verified is None:
+        return result
+    *before, last = result.verified.checks
+    checks = (*before, msgspec.structs.replace(last, tree=tree))
+    verified = msgspec.structs.replace(result.verified, checks=checks, tree=tree, snapshot=snapshot, unknown=unknown)
+    return msgspec.structs.replace(result, verified=verified)
 
 
 class DriveHost:
@@ -461,11 +527,18 @@ class DriveHost:
         machine = self._attempts.machine
         return remaining_budget(machine.plan, machine.facts, self._task)
 
-    async def capture_turn(self) -> None:
+    async def capture_turn(self) -> str:
         """Capture what an agent has done to files so far, where that can be told from what others do."""
         files = self._attempts.files.attempts
-        if files is not None and (captured := await files.turn(self._task.id, self.aside)) is not None:
-            await self._attempts.mail.submit_and_wait(captured)
+        if files is None or (captured := await files.turn(self._task.id, self.aside)) is None:
+            return ""
+        await self._attempts.mail.submit_and_wait(captured)
+        return captured.tree if not captured.partial else ""
+
+    async def current_tree(self) -> str:
+        """The tree of the files as they are now, where the attempt is alone or isolated."""
+        files = self._attempts.files.attempts
+        return await files.tree(self._task.id, self.aside) if files is not None else ""
 
     def report_abandoned(self, ended: Awaitable[object]) -> None:
         """Until `ended`, nothing with effects starts."""

@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agentos.crashpoints import reach
-from agentos.exceptions import AgentosError, DatabaseGoneError, LeaseLostError, StoreUnavailableError
+from agentos.exceptions import (
+    AgentosError,
+    DatabaseGoneError,
+    LeaseLostError,
+    NotFoundError,
+    StoreUnavailableError,
+)
 from agentos.machine.facts.fold import Facts
 from agentos.machine.inputs import CommandsCameLate, Input
 from agentos.machine.machine import Machine
@@ -21,12 +27,12 @@ from agentos.machine.rules.files import snapshots_in_use
 from agentos.store.holder import current_holder
 from agentos.store.port import CheckpointRecord, Lease, PostedCommand, StorePort
 from agentos.tasks.process.ancestors import mark_driver
-from agentos.tasks.runner import PERFORMERS, LocalRunner
+from agentos.tasks.runner import PERFORMERS, ChosenRunner, LocalRunner
 from agentos.workflow.define.plans import encode_plan
 from agentos.workflow.define.run_secrets import masker_for
 from agentos.workflow.drive.drive import Drive
 from agentos.workflow.drive.hooks import call_hook
-from agentos.workflow.drive.journal import StoreJournal, progress_of
+from agentos.workflow.drive.journal import Observer, StoreJournal, progress_of
 from agentos.workflow.drive.log_writer import LogWriter
 from agentos.workflow.drive.logs import logs_folder
 from agentos.workflow.drive.mailbox import unreadable_command, utc_now
@@ -46,14 +52,20 @@ OPEN_S = 2.0
 """How long a store that cannot be opened is tried again."""
 
 
-async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = None) -> Facts:
-    """Drive the run to its terminal event, keeping the lease meanwhile and letting it go at the end."""
+async def conduct(
+    ready: Ready, *, started: Callable[[Drive], None] | None = None, observe: Observer | None = None
+) -> Facts:
+    """Drive the run to its terminal event, keeping the lease meanwhile and letting it go at the end.
+
+    `observe` is told of every commit.
+    """
     journal = StoreJournal(
         ready.store,
         ready.lease,
         reopen=lambda: ready.place.open(readonly=True),
         keep=ready.options.keep,
         patience_s=ready.options.patience_s,
+        observe=observe,
     )
     folder = logs_folder(ready.place.kept_beside) if ready.options.max_log else None
     logs = LogWriter(folder, ready.lease.workflow_id, limit=ready.options.max_log) if folder is not None else None
@@ -73,7 +85,7 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         accepted=ready.accepted,
         machine=ready.machine,
         journal=journal,
-        runner=LocalRunner(PERFORMERS),
+        runner=ChosenRunner(LocalRunner(PERFORMERS), ready.options.cluster),
         functions=ready.functions,
         root=ready.place.root,
         options=ready.choices,
@@ -92,7 +104,8 @@ async def conduct(ready: Ready, *, started: Callable[[Drive], None] | None = Non
         if started is not None:
             started(drive)
         plan = encode_plan(ready.base) if is_another_plan(ready.base, ready.accepted) else None
-        first: list[Input] = [ready.first, *drive.take_commands(posted)]
+        waiting = [await drive.with_signature_checked(given) for given in drive.take_commands(posted)]
+        first: list[Input] = [ready.first, *waiting]
         if ready.files is not None and drive.files.attempts is not None:
             first.insert(1, await drive.files.attempts.start())
         await drive.run(first, plan=plan)
@@ -219,12 +232,15 @@ class LeaseKeeper:
             store.close()
 
     def _open_with_retries(self) -> StorePort:
-        """A store of its own; one that cannot be opened now is tried again for a moment."""
+        """A store of its own; one that cannot be opened now is tried again for a moment.
+
+        Also one that was removed just now: the journal, which has it open, puts it back.
+        """
         until = time.monotonic() + min(OPEN_S, self._lease.lease_s / 2)
         while True:
             try:
                 return self._open_store()
-            except StoreUnavailableError:
+            except (StoreUnavailableError, NotFoundError, DatabaseGoneError):
                 if time.monotonic() >= until or self._ended.wait(self._poll_s):
                     raise
 

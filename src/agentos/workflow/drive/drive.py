@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -16,11 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from agentos.crashpoints import reach
 from agentos.dag.plan.plan import Plan
-from agentos.exceptions import AgentosError, CheckpointCutError
-from agentos.ids import GateId, TaskId
+from agentos.exceptions import AgentosError, CheckpointCutError, ClusterUnavailableError
+from agentos.ids import GateId, TaskId, short_id
 from agentos.machine import events as ev
+from agentos.machine.commands import ApprovalResponse
 from agentos.machine.facts.fold import Facts, fold
-from agentos.machine.inputs import Begin, CutFailed, GatesLeft, Input, Planned, StopAsked, Tick
+from agentos.machine.inputs import Begin, CommandArrived, CutFailed, GatesLeft, Input, Planned, StopAsked, Tick
 from agentos.machine.machine import Machine
 from agentos.machine.resume import ResumeOptions, plan_resume
 from agentos.machine.rules.plan_changes import current_plan
@@ -36,6 +38,7 @@ from agentos.workflow.drive.event_stream import EventStream
 from agentos.workflow.drive.journal import Journal, progress_of
 from agentos.workflow.drive.log_writer import LogWriter
 from agentos.workflow.drive.mailbox import Letter, Mailbox, command_input, commands_in, utc_now
+from agentos.workflow.drive.patience import in_thread
 
 if TYPE_CHECKING:
     from agentos.workflow.files.captures import FileAttempts
@@ -81,6 +84,7 @@ class Drive:
         self._stop_reason = ""
         self._commands_seen: set[str] = set()
         self._background: set[asyncio.Task[Any]] = set()
+        self._root = root
         self._mail = Mailbox(now)
         self.files = DriveFiles(files, sources, machine, self._mail, root, masker, self._in_background)
         setting = AttemptSetting(
@@ -107,13 +111,30 @@ class Drive:
     def deliver(self, posted: Sequence[PostedCommand]) -> None:
         """Hand over commands from the inbox; one that was handed over before is ignored."""
         for given in self.take_commands(posted):
-            self._mail.submit(given)
+            if isinstance(given, CommandArrived) and _is_signed(given):
+                self._in_background(self._submit_checked(given))
+            else:
+                self._mail.submit(given)
 
     def take_commands(self, posted: Sequence[PostedCommand]) -> list[Input]:
         """The inputs that new commands make."""
         new = [command for command in posted if command.id not in self._commands_seen]
         self._commands_seen.update(command.id for command in new)
         return [command_input(command, self.masker) for command in new]
+
+    async def with_signature_checked(self, given: Input) -> Input:
+        """The same; an answer with a signature with what came of verifying that."""
+        if not isinstance(given, CommandArrived) or not _is_signed(given):
+            return given
+        from agentos.workflow.place.signatures import with_signature_checked  # few answers have one
+
+        return CommandArrived(asked=await in_thread(with_signature_checked, given.asked, self.facts, self._root))
+
+    async def _submit_checked(self, given: CommandArrived) -> None:
+        try:
+            self._mail.submit(await self.with_signature_checked(given))
+        except Exception as error:  # noqa: BLE001 - somebody waits for what becomes of the answer
+            self._mail.lose(error)
 
     def stop(self, reason: str) -> None:
         """Start nothing new, let what runs finish, then end in order."""
@@ -179,6 +200,12 @@ class Drive:
         while not self.machine.over:
             self.files.look_if_wanted()
             await self._turn()
+        if self.machine.put_off and self.facts.status == "interrupted":
+            run = shlex.quote(short_id(self.facts.workflow_id))
+            raise ClusterUnavailableError(
+                f"the run is put off: {self.machine.put_off}",
+                next_step=f"Nothing was lost. Once that is mended: agentos resume {run}",
+            )
         if self._uncut is not None:
             raise CheckpointCutError(
                 f"checkpoint of layer {self._uncut.layer + 1} failed: {self._uncut.error.text}",
@@ -285,3 +312,7 @@ class Drive:
         task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+
+
+def _is_signed(given: CommandArrived) -> bool:
+    return isinstance(given.asked.command, ApprovalResponse) and bool(given.asked.command.signature)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from agentos.exceptions import AgentosError
 from agentos.ids import GateId, TaskId
 from agentos.machine.board import Board, order
+from agentos.machine.events import ALL_FILES
 from agentos.machine.inputs import CoveredFilesChanged, FilesSeen
 from agentos.machine.machine import Machine
 from agentos.machine.rules import merges
@@ -25,6 +26,7 @@ from agentos.workflow.drive.patience import in_thread
 if TYPE_CHECKING:
     from agentos.workflow.files.captures import FileAttempts
     from agentos.workflow.files.source_files import SourceLooks
+    from agentos.workflow.files.worktree_files import AllFiles
 
 _OURS = (".git", ".agentos")
 _CHUNK = 1 << 20
@@ -43,7 +45,11 @@ def see_files(root: Path | None, task_id: TaskId, words: CommandWords | None) ->
     """What the machine wants to know before the task asks, or starts. Where the root is not here, nobody can look."""
     if root is None or not root.is_dir():
         return FilesSeen(task_id=task_id, files=None)
-    return FilesSeen(task_id=task_id, files=digest_files(root, words) if words is not None else {})
+    if words is None:
+        return FilesSeen(task_id=task_id, files={})
+    now = _all_files(root, words, words.verified)
+    files = {**digest_files(root, words), **_digest_all(now, words)}
+    return FilesSeen(task_id=task_id, files=files, since=now.since if now is not None else {})
 
 
 def digest_files(root: Path, named: CommandWords) -> dict[str, str]:
@@ -60,6 +66,22 @@ def digest_files(root: Path, named: CommandWords) -> dict[str, str]:
         if name not in found and (digest := _digest(path)) is not None:
             found[name] = digest
     return dict(sorted(found.items()))
+
+
+def _all_files(root: Path, named: CommandWords, trees: Collection[str] = ()) -> AllFiles | None:
+    """All files of the worktree, where the approval is about them; None where it is not, or nobody can tell."""
+    if not named.verified:
+        return None
+    from agentos.workflow.files.worktree_files import look_at_all  # only where files were captured before
+
+    return look_at_all(root, named.printed_to, trees)
+
+
+def _digest_all(now: AllFiles | None, named: CommandWords) -> dict[str, str]:
+    if now is None:
+        return {}
+    listed = sorted((path, *about) for path, about in now.files.items() if path != named.looked_at)
+    return {ALL_FILES: blake2b(repr(listed).encode(), digest_size=16).hexdigest()}
 
 
 def _paths(root: str, folders: list[str], words: frozenset[str]) -> Iterator[str]:
@@ -197,20 +219,23 @@ class DriveFiles:
         for one in seen:
             self._mail.submit(one)
 
-    async def digest_covered(self) -> Digests:
-        """The files behind each approval, as they are now."""
+    async def digest_covered(self, task_id: TaskId | None = None) -> Digests:
+        """The files behind each approval, as they are now; all of the worktree only behind that of this task."""
         gates = list(covering_gates(self._machine.facts)) if self._machine.facts.gates else []
         if not gates:
             return {}
 
-        words = {gate: words_of(self._machine, gate[1]) for gate in gates}
-        return {
-            gate: await in_thread(digest_files, self._root, named) for gate, named in words.items() if named is not None
-        }
+        digests: Digests = {}
+        for gate in gates:
+            if (named := words_of(self._machine, gate[1])) is not None:
+                digests[gate] = await in_thread(digest_files, self._root, named)
+                if gate[1] == task_id:
+                    digests[gate] |= _digest_all(await in_thread(_all_files, self._root, named), named)
+        return digests
 
     async def compare_covered(self, before: Digests, task_id: TaskId | None) -> None:
         """Write down what a task of this run, or a merge, made of files behind an approval."""
-        for gate, after in (await self.digest_covered()).items():
+        for gate, after in (await self.digest_covered(task_id)).items():
             # A gate that opened meanwhile was about the files as they were then.
             known = self._machine.facts.gates.get(gate[0])
             files = before.get(gate, known.opened.covers if known is not None else None)

@@ -14,7 +14,8 @@ from typing import Any, Protocol
 from agentos.exceptions import AgentosError, StoreUnavailableError
 from agentos.machine.events import Checkpointed, Event
 from agentos.machine.machine import Machine
-from agentos.store.port import Lease, Line, Progress, StorePort
+from agentos.machine.rules.gates import gates_to_ask
+from agentos.store.port import ENDED, Lease, Line, Progress, StorePort
 
 log = logging.getLogger("agentos")
 
@@ -28,6 +29,10 @@ _Work = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None] | N
 """What the thread is to do, and what the loop is to be told then: the result, or the error."""
 
 
+Observer = Callable[[Sequence[Event], float], None]
+"""Is told what was written, and how many seconds that took."""
+
+
 def _nothing(_: Any) -> None:
     return None
 
@@ -37,7 +42,17 @@ def progress_of(machine: Machine) -> Progress:
     facts = machine.facts
     waits = facts.status == "running" and facts.open_gates and not facts.running
     status = "waiting" if waits else facts.status
-    return Progress(status=status, layer=facts.current_layer, layers=len(machine.plan.layers), epoch=facts.epoch)
+    left = None
+    if status in ENDED:
+        left = tuple(sorted({task.status for task in facts.tasks.values()} - {"complete"}))
+    return Progress(
+        status=status,
+        layer=facts.current_layer,
+        layers=len(machine.plan.layers),
+        epoch=facts.epoch,
+        asked=tuple(gate.seq for gate in gates_to_ask(machine.plan, facts)),
+        left=left,
+    )
 
 
 class Journal(Protocol):
@@ -105,7 +120,9 @@ class StoreJournal:
         reopen: Callable[[], StorePort],
         keep: int = 5,
         patience_s: float = PATIENCE_S,
+        observe: Observer | None = None,
     ) -> None:
+        self._observe = observe
         self._store = store
         self._lease = lease
         self._keep = keep
@@ -134,8 +151,11 @@ class StoreJournal:
         consumed: Sequence[str] = (),
         then: Written = _nothing,
     ) -> None:
+        begun = time.perf_counter()
         if plan is not None or consumed or self._given or not await self._line.send(events, progress, then):
             await self._call(lambda: self._append(events, progress, plan, consumed), lambda _: then(events))
+        if self._observe is not None:
+            self._observe(events, time.perf_counter() - begun)
         self._written_at = self._loop.time()
         if self._keep:
             self._unpruned += sum(type(event) is Checkpointed for event in events)

@@ -14,7 +14,7 @@ import msgspec
 from agentos.crashpoints import reach
 from agentos.exceptions import AgentosError, AttemptError, FilesMovedError, SnapshotError, TryAgainError
 from agentos.ids import TaskId, new_id
-from agentos.machine.events import MergeConflict
+from agentos.machine.events import MergeConflict, TaskFiles
 from agentos.machine.facts.facts import FilePoint, Turn
 from agentos.machine.inputs import CaptureEnded, Input, MergeEnded
 from agentos.machine.rules.merges import CUT_SHORT, WORKTREE, Work, choice_text, parse_choice
@@ -28,6 +28,7 @@ from agentos.workflow.files.worktree_files import (
     hand_over,
     make_isolated_worktree,
     throw_away,
+    try_tree,
 )
 from agentos.worktree.git import one_line
 from agentos.worktree.hunks import Dispute
@@ -43,7 +44,7 @@ from agentos.worktree.merge import (
     versions_in,
 )
 from agentos.worktree.restore.restore import apply_changes
-from agentos.worktree.snapshots.snapshots import Snapshot, find, keep_tree
+from agentos.worktree.snapshots.snapshots import Snapshot, find, keep_tree, tree_patch
 
 _TEXT = 4_000
 """Characters of all conflicts that are shown at a gate."""
@@ -362,6 +363,16 @@ class FileAttempts:
                 self._turn = found
             return told
 
+    async def tree(self, task_id: TaskId, aside: IsolatedWorktree | None) -> str:
+        """The tree of the files as they are now; empty where nobody could tell whose they are. Keeps nothing."""
+        if self._files is None:
+            return ""
+        if aside is not None:
+            return await in_thread(try_tree, aside.worktree)
+        async with self._lock:
+            alone = self._under_way == {task_id} and len(self._together) == 1
+            return await in_thread(try_tree, self._files.worktree) if alone else ""
+
     def refuse_steps(self, task_id: TaskId) -> None:
         """AttemptError where the files after a step of this attempt could not be told from what others do to them."""
         why = "there are no snapshots of its files" if self._files is None else ""
@@ -381,15 +392,20 @@ class FileAttempts:
             self._point = found if isinstance(found, Snapshot) else None
             return capture_input(found, "attempt", task_id=task_id)
 
-    async def isolate(self, task_id: TaskId, root: Path, turn: Turn | None = None) -> IsolatedWorktree:
-        """A worktree for an isolated attempt, made from the files as they are; with a `turn`, from what that left.
+    async def isolate(
+        self, task_id: TaskId, root: Path, turn: Turn | None = None, base: Callable[[], str] = str
+    ) -> IsolatedWorktree:
+        """A worktree for an isolated attempt, made from the files as they are; with a `turn`, from what that left, and
+        with a `base`, looked up once nobody else makes one, from that snapshot.
 
         SnapshotError if there can be none.
         """
         async with self._lock:
+            if turn is None and (known := base()):
+                return await run_to_end(self._make_isolated(self._find_snapshot(known), root, task_id))
             if turn is not None:
-                base, begin = self._find_snapshot(turn.base), self._find_snapshot(turn.snapshot)
-                return await run_to_end(self._make_isolated(base, root, task_id, begin))
+                began, begin = self._find_snapshot(turn.base), self._find_snapshot(turn.snapshot)
+                return await run_to_end(self._make_isolated(began, root, task_id, begin))
             # While an attempt changes files they may be half written: then those from before it are taken.
             now = self._point if self._under_way and self._point is not None else await self._capture()
             if isinstance(now, str):
@@ -409,10 +425,16 @@ class FileAttempts:
         self._asides[made.worktree.root] = made
         return made
 
-    async def hand_over(self, aside: IsolatedWorktree) -> IsolatedChanges:
-        """What the attempt left in its worktree; durable on return."""
+    async def hand_over(self, aside: IsolatedWorktree, *, measured: bool = False) -> IsolatedChanges:
+        """What the attempt left in its worktree; durable on return. `measured`: with how much that is."""
         assert self._files is not None
-        return await in_thread(hand_over, self._files, aside)
+        return await in_thread(hand_over, self._files, aside, measured=measured)
+
+    async def patch(self, left: TaskFiles) -> bytes:
+        """What a task did in a worktree of its own, as a patch."""
+        old, new = self._find_snapshot(left.base), self._find_snapshot(left.snapshot)
+        assert self._files is not None
+        return await in_thread(tree_patch, self._files.worktree, old.tree, new.tree)
 
     async def throw_away(self, aside: IsolatedWorktree) -> None:
         """Remove the worktree of an attempt that is over."""

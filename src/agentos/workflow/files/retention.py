@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from agentos.worktree.snapshots.retention import (
     forget_worktree,
     purge,
     purged_ids,
+    refs_by_run,
     retain_ids,
     sizes,
 )
@@ -59,40 +60,49 @@ class Purged(msgspec.Struct, frozen=True, kw_only=True):
     """The file is still there and not ignored: the next snapshot takes it again."""
 
 
-def forget_unnamed_snapshots(place: Place, store: StorePort, record: RunRecord) -> int:
-    """Let go of a run's snapshots that no checkpoint names any more; how many that were. Never an error.
+def forget_unnamed_snapshots(root: Path, store: StorePort, runs: Sequence[RunRecord]) -> None:
+    """Let go of snapshots in a worktree that no checkpoint of these runs names any more. Never an error.
 
-    While a run changes files in that worktree nothing is let go of: it does so itself at its end.
+    Of a complete run also of what candidates did that were not chosen. A journal is read only of a run that has more
+    snapshots than its checkpoints name. While a run changes files in that worktree nothing is let go of: it does so
+    itself at its end.
     """
 
-    def act(worktree: Worktree) -> int:
-        named = {cut.snapshot for cut in store.list_checkpoints(record.workflow_id)}
-        facts = fold(record.workflow_id, store.read_events(record.workflow_id))
-        return retain_ids(worktree, record.workflow_id, {*named, *snapshots_in_use(facts)})
+    def act(worktree: Worktree) -> None:
+        refs = refs_by_run(worktree)
+        for run in runs:
+            own = refs.get(run.workflow_id)
+            if not own:
+                continue
+            named = {cut.snapshot for cut in store.list_checkpoints(run.workflow_id)}
+            if named.issuperset(own.values()):
+                continue
+            facts = fold(run.workflow_id, store.read_events(run.workflow_id))
+            retain_ids(worktree, run.workflow_id, {*named, *snapshots_in_use(facts, looked_at=False)})
 
-    return _run_locked_quietly(place, record, act)
+    _run_locked_quietly(root, f"of {len(runs)} runs", act)
 
 
-def forget_run_snapshots(place: Place, record: RunRecord) -> int:
-    """Let go of every snapshot of a run that is gone; how many that were. Never an error."""
-    return _run_locked_quietly(place, record, lambda worktree: forget(worktree, record.workflow_id))
+def forget_runs_snapshots(root: Path, workflow_ids: Sequence[str]) -> bool:
+    """Let go of every snapshot in a worktree of runs that are gone. False where that has to wait; never an error."""
+    return _run_locked_quietly(root, f"of {len(workflow_ids)} deleted runs", lambda one: forget(one, workflow_ids))
 
 
-def _run_locked_quietly(place: Place, record: RunRecord, act: Callable[[Worktree], int]) -> int:
-    root = place.root if place.named or not record.root else Path(record.root)
+def _run_locked_quietly(root: Path, whose: str, act: Callable[[Worktree], object]) -> bool:
     worktree = known_worktree(root) if root.is_dir() else None
     if worktree is None:
-        return 0
+        return True
     try:
         # A snapshot that was just taken has its ref before anything names it: whoever takes some must not be at work.
         lock = WorktreeLock(worktree)
         try:
-            return act(worktree)
+            act(worktree)
         finally:
             lock.release()
     except (AgentosError, OSError) as error:
-        log.warning("snapshots of %s were not released: %s", record.workflow_id, error)
-        return 0
+        log.warning("snapshots %s in %s were not released: %s", whose, root, error)
+        return False
+    return True
 
 
 def unknown_snapshots(place: Place) -> dict[str, int]:
@@ -113,7 +123,7 @@ def unknown_snapshots(place: Place) -> dict[str, int]:
 
 def forget_unknown(place: Place, run: str) -> int:
     """Let go of the snapshots of a run that no database here knows; how many that were."""
-    return _run_locked(place, lambda worktree: forget(worktree, run))
+    return _run_locked(place, lambda worktree: forget(worktree, [run]))
 
 
 def forget_files(place: Place) -> int:

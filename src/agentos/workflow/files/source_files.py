@@ -88,7 +88,7 @@ class SourceReader:
             listing = self._start_listing(sorted(tops))
             if listing is not None:
                 closing.callback(listing.stop)
-            unchanged = self._unchanged(every)  # while git lists
+            unchanged = self._remembered_digests(every)  # while git lists
             listed = self._listed_by_git(listing) if listing is not None else None
             names = self._names(every, self._walk("", tops) if listed is None else listed, changes or {})
             found = {pattern: matching(pattern, names) for pattern in every}
@@ -174,7 +174,7 @@ class SourceReader:
 
     # --- what is in them --------------------------------------------------------------------------------------------
 
-    def _unchanged(self, patterns: Iterable[str]) -> dict[str, str]:
+    def _remembered_digests(self, patterns: Iterable[str]) -> dict[str, str]:
         """The digests of files that earlier readers remembered, of those that are as they were."""
         if self._known is None:
             self._known = _load(self._memory)
@@ -330,7 +330,7 @@ def stale_tasks(
     stale: dict[TaskId, str] = {}
     asked: dict[TaskId, Patterns] = {}
     for task in among:
-        if not task.definition.sources or task.definition.for_each is not None:
+        if not task.definition.sources or task.definition.fans_out:
             continue
         if facts.task(task.id).status in SUCCEEDED:
             try:

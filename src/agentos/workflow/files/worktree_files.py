@@ -10,7 +10,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -41,8 +41,9 @@ from agentos.worktree.restore.intent import RestoreIntent, find_interrupted
 from agentos.worktree.restore.restore import finish_interrupted, give_up_interrupted, restore
 from agentos.worktree.snapshots.manifest import SkippedPath
 from agentos.worktree.snapshots.retention import retain_ids
-from agentos.worktree.snapshots.snapshots import Snapshot, diff, find, is_unchanged, take
-from agentos.worktree.snapshots.store import Worktree, open_private, open_worktree
+from agentos.worktree.snapshots.snapshots import Snapshot, count_lines, current_tree, diff, find, is_unchanged, take
+from agentos.worktree.snapshots.store import Worktree, known_worktree, open_private, open_worktree
+from agentos.worktree.snapshots.trees import files_in
 
 log = logging.getLogger("agentos")
 
@@ -190,6 +191,46 @@ def capture_input(
     )
 
 
+def try_tree(worktree: Worktree) -> str:
+    """The tree of the files as they are now; empty where it cannot be told. Keeps nothing."""
+    with suppress(SnapshotError, TryAgainError):
+        return current_tree(worktree)
+    return ""
+
+
+class AllFiles(NamedTuple):
+    """Every file of a worktree."""
+
+    files: dict[str, tuple[str, str]]
+    """Mode and id, by its path as text."""
+    since: dict[str, tuple[str, ...]]
+    """For each tree that they were compared with: the paths that differ."""
+
+
+def look_at_all(root: Path, but: Collection[str], trees: Collection[str] = ()) -> AllFiles | None:
+    """The files as a snapshot would have them now, `but` some and those that this process prints to.
+
+    None where that cannot be told. Trees that are gone are not compared.
+    """
+    with suppress(SnapshotError, TryAgainError):
+        worktree = known_worktree(root)
+        if worktree is None or not (tree := current_tree(worktree)):
+            return None
+        left_out = {*but, *own_output(worktree.root)}
+        now, since = _named_files(worktree, tree, left_out), {}
+        for before in trees:
+            with suppress(SnapshotError):
+                then = _named_files(worktree, before, left_out)
+                since[before] = tuple(sorted(path for path in {*then, *now} if then.get(path) != now.get(path)))
+        return AllFiles(now, since)
+    return None
+
+
+def _named_files(worktree: Worktree, tree: str, left_out: Collection[str]) -> dict[str, tuple[str, str]]:
+    named = ((path_text(path), about) for path, about in files_in(worktree.store_git(), tree).items())
+    return {path: about for path, about in named if path not in left_out}
+
+
 def begun_restore(worktree: Worktree) -> RestoreIntent | None:
     """The restore that was begun here and has not ended, if there is one that can be read."""
     with suppress(RestoreError):
@@ -286,6 +327,10 @@ class IsolatedChanges(NamedTuple):
 
     files: TaskFiles | None
     """None: it changed nothing."""
+    tree: str
+    """Of all files in it."""
+    snapshot: str
+    """Of that tree."""
     changed: tuple[str, ...] = ()
     """The first paths of it."""
 
@@ -310,17 +355,25 @@ def make_isolated_worktree(
         raise
 
 
-def hand_over(files: WorktreeFiles, aside: IsolatedWorktree) -> IsolatedChanges:
-    """Capture what the attempt left; durable on return. SnapshotError where something of it cannot be kept."""
+def hand_over(files: WorktreeFiles, aside: IsolatedWorktree, *, measured: bool = False) -> IsolatedChanges:
+    """Capture what the attempt left; durable on return. SnapshotError where something of it cannot be kept.
+
+    `measured`: with how much that is.
+    """
     now = take(aside.worktree, workflow_id=files.workflow_id, name=new_id())
     if now.partial:
         listed = ", ".join(f"{one_line(left.path)} ({left.why})" for left in now.partial[:_SHOWN_ISOLATED])
         raise SnapshotError(f"not everything it left in its worktree can be captured: {listed}")
     reach("aside.captured")
     if now.tree == aside.base.tree:
-        return IsolatedChanges(None)
-    changed = tuple(one_line(change.path) for change in diff(aside.worktree, aside.base, now)[:_SHOWN_ISOLATED])
-    return IsolatedChanges(TaskFiles(base=aside.base.id, snapshot=now.id), changed)
+        return IsolatedChanges(None, now.tree, now.id)
+    changes = diff(aside.worktree, aside.base, now)
+    left = TaskFiles(base=aside.base.id, snapshot=now.id)
+    if measured:
+        added, removed = count_lines(aside.worktree, aside.base.tree, now.tree)
+        left = msgspec.structs.replace(left, paths=len(changes), added=added, removed=removed)
+    changed = tuple(one_line(change.path) for change in changes[:_SHOWN_ISOLATED])
+    return IsolatedChanges(left, now.tree, now.id, changed)
 
 
 def throw_away(files: WorktreeFiles, aside: IsolatedWorktree) -> None:

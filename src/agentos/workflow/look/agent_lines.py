@@ -15,7 +15,7 @@ from agentos.tasks.agents.adapters.adapter import Reader, count, document, numbe
 from agentos.tasks.agents.adapters.known import AGENTS
 from agentos.workflow.drive.logs import LogLine
 
-_BEGAN, _ENDED = '{"agent_started"', '{"agent_ended"'
+BEGAN, _ENDED = '{"agent_started"', '{"agent_ended"'
 
 
 class _AgentAtWork:
@@ -32,7 +32,7 @@ class AgentLines:
     def read(self, line: LogLine) -> list[LogLine]:
         """What there is to read in this line; nothing, perhaps."""
         key = line.task_id, line.attempt
-        if line.stream == "progress" and line.text.startswith(_BEGAN):
+        if line.stream == "progress" and line.text.startswith(BEGAN):
             session = part(document(line.text), "agent_started", "session")
             agent = str(session.get("agent"))
             if agent in AGENTS:

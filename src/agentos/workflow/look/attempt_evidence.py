@@ -11,13 +11,15 @@ import msgspec
 from agentos.excerpts import shorten
 from agentos.ids import GateId, TaskId
 from agentos.machine import events as ev
-from agentos.workflow.drive.logs import LogLine, last_lines, log_files
+from agentos.workflow.drive.logs import LogFile, LogLine, LogTail, last_lines, log_files
 from agentos.workflow.look.diffs import compare_task
 from agentos.workflow.look.explanation import attempts_of
 from agentos.workflow.look.run_view import AttemptEvidence, StoredRun
 from agentos.workflow.place.place import Place
 
 MOST_LINES = 10
+MOST_EVENTS = 2_000
+"""So many events of an agent are read for the last lines."""
 MOST_TEXT = 500
 MOST_FILES = 100
 _SIGNS = (ev.TaskProcess, ev.TaskSession, ev.TaskUsage, ev.TaskStepStarted, ev.TaskStep)
@@ -69,9 +71,24 @@ def attempt_evidence(journal: StoredRun, gate: ev.DecisionRequired, root: Path, 
 def _last_output(logs: str, workflow_id: str, task_id: TaskId, attempt: int) -> tuple[tuple[LogLine, ...], bool]:
     for file in log_files(logs, workflow_id, (task_id,)):
         if (file.task_id, file.attempt) == (task_id, attempt):
-            lines, more = last_lines(file, MOST_LINES)
+            lines, more = _read_last(file)
             return tuple(msgspec.structs.replace(line, text=shorten(line.text, MOST_TEXT)) for line in lines), more
     return (), False
+
+
+def _read_last(file: LogFile) -> tuple[list[LogLine], bool]:
+    """The last lines of a log as people read it: of an agent what it said and did, not its events."""
+    first = LogTail(file).more()[:1]
+    if not first or first[0].stream != "progress":
+        return last_lines(file, MOST_LINES)
+    from agentos.workflow.look.agent_lines import BEGAN, AgentLines  # all adapters of agents
+
+    if not first[0].text.startswith(BEGAN):
+        return last_lines(file, MOST_LINES)
+    agents = AgentLines()
+    lines, more = last_lines(file, MOST_EVENTS)
+    read = [line for event in (*first, *(lines if more else lines[1:])) for line in agents.read(event)]
+    return read[-MOST_LINES:], more or len(read) > MOST_LINES
 
 
 def _files(

@@ -248,7 +248,10 @@ def _compare_isolated(
     """What a task did in a worktree of its own, between what that was made from and what it left there."""
     if plan.tasks[task_id].definition.for_each is not None:
         return not_compared(f"each item had a worktree of its own; name one, as {task_id}[…]"), b""
-    ends = [event for event in events if isinstance(event, ev.TaskComplete) and event.task_id == task_id]
+    ended = [one for one in events if isinstance(one, (ev.TaskComplete, ev.TaskError)) and one.task_id == task_id]
+    ends = [one for one in ended if isinstance(one, ev.TaskComplete) or one.files is not None]
+    if not ends and plan.tasks[task_id].definition.candidates:
+        return not_compared(f"none of its candidates is taken; name one, as {task_id}[…]"), b""
     if not ends:
         return not_compared("it has not succeeded, and what it did is gone with its own worktree"), b""
     left = ends[-1].files

@@ -12,6 +12,7 @@ import sqlite3
 import stat
 from collections.abc import Iterator
 from contextlib import suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -25,6 +26,8 @@ from agentos.store.sqlite.database import OLDEST_SQLITE
 from agentos.store.stats import DatabaseSize
 from agentos.tasks.agents.adapters.known import InstalledAgent, installed_agents
 from agentos.tasks.process.sandbox import SandboxAbility, sandbox_ability
+from agentos.workflow.expiry.deletion_note import has_note
+from agentos.workflow.expiry.expired_runs import find_expired
 from agentos.workflow.place.inspection import damage, held_leases, size_up
 from agentos.workflow.place.location import (
     Location,
@@ -314,6 +317,7 @@ def _database(place: Place, settings: Settings, *, deep: bool) -> tuple[Database
             runs = store.list_runs(statuses=UNDER_WAY)
             failed = store.list_runs(statuses={"failed"}, limit=MOST_FAILED)
             findings += [*_runs([*runs, *failed], shared=place.is_shared), *_left_behind(place, store, runs)]
+            findings += _expired(place, store, settings)
         finally:
             store.close()
         return size, [*findings, *(_under_another_name(place) if place.is_shared else ())]
@@ -323,6 +327,23 @@ def _database(place: Place, settings: Settings, *, deep: bool) -> tuple[Database
         return None, [*findings, _finding_from("damage", error)]
     except AgentosError as error:
         return None, [*findings, _finding_from("wrong", error)]
+
+
+def _expired(place: Place, store: StorePort, settings: Settings) -> Iterator[CheckupFinding]:
+    """What the setting `retention` means, and what a deletion that was killed has left."""
+    if has_note(place.kept_beside):
+        yield CheckupFinding(
+            severity="note",
+            what="runs are being deleted, or whoever did was killed before all their logs and snapshots were gone",
+            mend="agentos prune --all   brings it to its end",
+        )
+    expiry = settings.retention.expiry
+    if expiry and (runs := find_expired(place, store, expiry, datetime.now(UTC))):
+        yield CheckupFinding(
+            severity="note",
+            what=f"{len(runs):,} runs are older than the setting `retention` says ({expiry})",
+            mend="agentos worker --once   deletes them; a worker that runs all the time does so by itself",
+        )
 
 
 def _snapshots(place: Place) -> Iterator[CheckupFinding]:

@@ -14,7 +14,7 @@ from agentos.exceptions import NotFoundError, RunRefusedError
 from agentos.excerpts import list_some, shorten
 from agentos.ids import TaskId, short_id
 from agentos.machine import events as ev
-from agentos.machine.commands import Sender
+from agentos.machine.commands import Sender, SignedAnswer
 from agentos.machine.facts.fold import Facts, TaskFacts, counting, fold
 from agentos.machine.resume import (
     changed_part,
@@ -23,13 +23,14 @@ from agentos.machine.resume import (
     skipped_reason,
     unfinished_reason,
 )
+from agentos.machine.rules.candidates import CandidateRow, candidate_table, winner_of
 from agentos.machine.rules.gates import is_held
 from agentos.machine.rules.merges import answer_to
 from agentos.machine.rules.plan_changes import current_plan
 from agentos.machine.state import SUCCEEDED, TaskStatus
 from agentos.store.port import StorePort
 from agentos.workflow.define.plans import decode_plan
-from agentos.workflow.look.run_view import AttemptEnd, StoredRun, retry_end
+from agentos.workflow.look.run_view import AttemptEnd, StoredRun, driver_of, retry_end, waiting_view
 
 
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +72,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """Who answered as the system knows it; None where nobody did (a deadline passed), or none was written down."""
     reason: str
     at: datetime | None
+    signed: SignedAnswer | None
+    """Whose signature it has, with the text that was signed; `author` is the signer then."""
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,6 +96,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     attempts: list[AttemptView]
     command: str
     """What to type next about it; empty where there is nothing."""
+    candidates: list[CandidateRow] = []
+    """Of a task that several work on: how each of them stands, and who won."""
 
 
 def find_task(journal: StoredRun, given: str) -> TaskId:
@@ -151,6 +156,7 @@ def explain(store: StorePort, journal: StoredRun, task_id: TaskId) -> Explanatio
                 author=gate.author,
                 sender=gate.sender,
                 reason=gate.reason,
+                signed=gate.signed,
                 at=next((event.at for event in answered if event.gate_id == gate_id), None),
             )
             for _, gate_id in gates
@@ -158,7 +164,14 @@ def explain(store: StorePort, journal: StoredRun, task_id: TaskId) -> Explanatio
         ],
         attempts=attempts_of(journal, task_id, journal.events),
         command=_command(journal, task_id, known) if planned or known.attempts else "",
+        candidates=_candidates(journal, planned),
     )
+
+
+def _candidates(journal: StoredRun, planned: PlannedTask | None) -> list[CandidateRow]:
+    if journal.plan is None or planned is None or not planned.definition.candidates:
+        return []
+    return candidate_table(journal.plan, journal.facts, planned)
 
 
 # --- the status, in words -------------------------------------------------------------------------------------------
@@ -173,6 +186,8 @@ def _why(journal: StoredRun, task_id: TaskId, known: TaskFacts, planned: Planned
                 f"complete because {vouched.author} vouched at {vouched.gate_id} that it ran{reason}; "
                 "its output is what they gave"
             )
+        case "complete" if won := winner_of(_candidates(journal, planned)):
+            return f"complete: candidate {won.candidate} won{f': {won.reason}' if won.reason else ''}"
         case "complete" if known.attempts == 0:
             return "complete without an attempt: a gate's answer, or its items, gave its output"
         case "complete":
@@ -184,6 +199,8 @@ def _why(journal: StoredRun, task_id: TaskId, known: TaskFacts, planned: Planned
                 return f"{began}: {known.error.text}; no resume runs it, a fork asks anew"
             if known.status == "cancelled":
                 return f"cancelled while it ran: {error}"
+            if not known.attempts:
+                return f"failed: {error}"
             allowed = "; the workflow goes on all the same (continue_on_error)" if known.status == "failed_safe" else ""
             return f"attempt {known.attempts} failed: {error}{allowed}"
         case "skipped":
@@ -212,21 +229,25 @@ def _why(journal: StoredRun, task_id: TaskId, known: TaskFacts, planned: Planned
             now = datetime.now(UTC)
             wait = max(0, round((known.due(now) - now).total_seconds()))
             if known.limit == "wait":
-                after = "" if journal.record.holder else "; resume the run for that"
+                after = "" if driver_of(journal) else "; resume the run for that"
                 return f"waits until {known.due(now):%Y-%m-%d %H:%M:%S} UTC for the end of a limit ({error}){after}"
-            when = f"in {wait} s" if journal.record.holder else f"at most {wait} s after the run is resumed"
+            when = f"in {wait} s" if driver_of(journal) else f"at most {wait} s after the run is resumed"
             return f"its last attempt failed ({error}); the next one begins {when}"
         case "running":
             if task_id in facts.children:
                 items = facts.children[task_id]
                 left = sum(not facts.task(item).ended for item in items)
+                if rows := _candidates(journal, planned):
+                    under_way = sum(not facts.task(TaskId(row.task_id)).ended for row in rows)
+                    return f"{under_way} of its {len(rows)} candidates have not ended" if under_way else "it is judged"
                 return f"its {len(items)} items are under way, {left} left"
-            if journal.record.holder is None:
+            driver = driver_of(journal)
+            if driver is None:
                 return (
                     "its attempt was interrupted: the process that drove the run is gone; "
                     "a resume decides what becomes of it"
                 )
-            return f"its attempt is under way, driven by {journal.record.holder}"
+            return f"its attempt is under way, driven by {driver}"
         case "pending":
             return _why_pending(journal, task_id, planned)
 
@@ -259,6 +280,8 @@ def _why_pending(journal: StoredRun, task_id: TaskId, planned: PlannedTask | Non
     points = [gate_id for gate_id in facts.open_gates if facts.gates[gate_id].opened.task_id is None]
     if points:
         return f"not yet run: the decision point {points[0]} is open"
+    if waiting_view(journal.record) is not None:
+        return "not yet run: the run was submitted, and waits for a worker to take it"
     if journal.record.status not in ("running", "pending"):
         return f"not yet run: the run is {journal.record.status}"
     if unmet:
@@ -276,6 +299,8 @@ def _command(journal: StoredRun, task_id: TaskId, known: TaskFacts) -> str:
             return answer_to(facts, opened)
     if known.status == "skipped" and known.because.startswith(LEFT_OUT):
         return f"agentos resume {shlex.quote(short_id(run))} --all-tasks"
+    if (waiting := waiting_view(journal.record)) is not None:
+        return waiting.command
     status = journal.record.status
     if status in ("running", "complete") or (known.error and known.error.type == "GateRejected"):
         return ""
@@ -379,7 +404,7 @@ def attempts_of(journal: StoredRun, task_id: TaskId, events: Iterable[ev.Event])
                 _end(tries, event.at, "cut off")
             case ev.RolledBack():
                 _end(tries, event.at, "cut off")
-    if journal.record.holder is None:
+    if driver_of(journal) is None:
         _end(tries, journal.record.updated_at, "cut off")
     return tries
 

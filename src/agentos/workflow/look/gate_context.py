@@ -29,6 +29,7 @@ class GateContext(msgspec.Struct, frozen=True, kw_only=True):
     values: Mapping[str, str] = {}
     """What the references in that command stand for. Never put into it: what is shown must not read as shell code."""
     takes_inputs: bool = False
+    """Whether the gate's `inputs` say more than that: arguments, or what an agent or a model is told."""
     behind: tuple[TaskId, ...] = ()
     """Tasks that can go once it is approved, where it guards none of its own: an approval, or a decision point."""
     conflicts: tuple[ev.MergeConflict, ...] = ()
@@ -49,13 +50,14 @@ def gate_context(plan: Plan, facts: Facts, gate: ev.DecisionRequired) -> GateCon
     definition = task.definition
     before = {need: facts.task(newest_round(plan, facts, need)) for need in definition.needs}
     if definition.kind == "approval":
-        return GateContext(before=before, behind=tuple(plan.dependants.get(task.id, ())))
+        behind = tuple(plan.dependants.get(task.id, ()))
+        return GateContext(before=before, behind=behind, takes_inputs=bool(definition.inputs))
     command = definition.run if isinstance(definition.run, str) else shlex.join(definition.run)
     return GateContext(
         before=before,
         command=command or definition.call or definition.kind,
         values=_values(plan, facts, task),
-        takes_inputs=bool(definition.inputs),
+        takes_inputs=bool(definition.inputs) or definition.kind in ("agent", "llm"),
         gives="text" if prints_text(definition) else "document" if definition.kind == "shell" else "value",
     )
 

@@ -15,12 +15,26 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from agentos import typed
-from agentos.dag.plan.plan import Plan
+from agentos.dag.plan.plan import Plan, PlannedTask
 from agentos.dag.plan.selection import LEFT_OUT
 from agentos.ids import GateId, WorkflowId, short_id
-from agentos.machine.commands import Sender
-from agentos.machine.events import DecisionRequired, Event, TaskFailure, TaskRetry, TaskStart, Usage
-from agentos.machine.facts.fold import Facts, counting, fold, workflow_state
+from agentos.machine.commands import Sender, SignedAnswer
+from agentos.machine.events import (
+    TERMINAL,
+    DecisionRequired,
+    Event,
+    LeaseTaken,
+    RolledBack,
+    ShownCheck,
+    Signers,
+    TaskFailure,
+    TaskRetry,
+    TaskStart,
+    Usage,
+    Verification,
+)
+from agentos.machine.facts.fold import Facts, counting, fold, reduce_all, workflow_state
+from agentos.machine.rules.candidates import CandidateRow, candidate_table
 from agentos.machine.rules.gates import gate_choices, is_held
 from agentos.machine.rules.merges import answer_to
 from agentos.machine.rules.plan_changes import current_plan
@@ -29,6 +43,7 @@ from agentos.store.port import CheckpointRecord, RunRecord, RunStatus, StorePort
 from agentos.values import encode_value
 from agentos.workflow.define.plans import decode_plan
 from agentos.workflow.drive.logs import LogLine
+from agentos.workflow.place.origin import decode_origin
 
 GateAnswer = Literal["approved", "rejected", "rerun", "happened", "withdrawn"]
 AttemptEnd = Literal[
@@ -64,8 +79,12 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     """It waits until then because its agent's subscription is used up."""
     usage: Usage | UnsetType = UNSET
     """What models were paid for it, all attempts together."""
+    verified: Verification | UnsetType = UNSET
+    """By what its newest attempt was verified, and on which files, where it has `verify`."""
     because: str | UnsetType = UNSET
     """Skipped: the task, gate or command that caused it; empty where its own `if` was false."""
+    candidates: list[CandidateRow] | UnsetType = UNSET
+    """Of a task that several work on: how each of them stands, and who won."""
 
 
 class AttemptEvidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,11 +126,14 @@ class GateView(msgspec.Struct, frozen=True, kw_only=True):
     """Whether an answer is awaited. One whose task was skipped or removed needs none any more."""
     kind: str
     by: str
-    """human or agent: who may answer."""
+    """human, agent or signed: who may answer, or that a yes needs a signature."""
     inputs: str
     """What the task would be given, as JSON, cut short: its inputs; a command as `run`, with what it refers to."""
     covers: tuple[str, ...] | None
-    """Files that the command names: an approval is about these as they were when it asked. None: nobody looked."""
+    """Files that the command names: an approval is about these as they were when it asked. None: nobody looked.
+    `.` stands for all files of the worktree, where tasks before it were verified."""
+    verified: tuple[ShownCheck, ...]
+    """By what the tasks before it were verified, and what of that was stale when it asked."""
     again: str
     """Why it asks again, where files that an earlier approval was about have changed."""
     changed: tuple[str, ...]
@@ -128,10 +150,29 @@ class GateView(msgspec.Struct, frozen=True, kw_only=True):
     sender: Sender | None
     """Who answered as the system knows it: user, host and processes."""
     reason: str | None
+    signed: SignedAnswer | None
+    """Whose signature the answer has, with the text that was signed; `author` is the signer then."""
     evidence: AttemptEvidence | None
     """Of an open question whether an interrupted task ran: what there is to tell."""
     held: bool = False
     """Not asked now: a task that it is about runs again, and may give something else."""
+
+
+class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run was submitted that has not begun."""
+
+    queue: str
+    """Only workers that name it take the run; empty: only those that name none."""
+    priority: int
+    ready_at: datetime
+    """No worker takes it before."""
+    limit_key: str | None
+    limit: int | None
+    """At most so many runs with this key are driven at once; null: any number."""
+    commit: str
+    """What HEAD was when it was submitted; empty where there was none."""
+    command: str
+    """What to type for a worker that takes it."""
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,12 +197,16 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """Given when it began."""
     selection: str
     """Which tasks were selected, as it was typed (`--until test`); empty: all."""
+    waiting: WaitingView | None
+    """For a worker; null once it has begun, and of runs that were not submitted."""
     usage: Usage
     """What models were paid, also in attempts that no longer count."""
     tasks: list[TaskView]
     """By layer and place in the plan, those not yet begun included."""
     gates: list[GateView]
     """By the time they opened."""
+    signers: Signers | None
+    """Who may sign its answers, and which commit says so; None where none has to be signed."""
     state: Any
     """The WorkflowState: workflow_id, current_layer, messages, tasks, decisions, context; in stored form."""
 
@@ -170,7 +215,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
         return task.status == "running" and self.driver is None and task.attempts > 0
 
 
-_OF_RECORD = {*RunView.__struct_fields__} & {*RunRecord.__struct_fields__} - {"labels"}
+_OF_RECORD = {*RunView.__struct_fields__} & {*RunRecord.__struct_fields__} - {"labels", "waiting"}
 _OF_GATE = {*GateView.__struct_fields__} & {*DecisionRequired.__struct_fields__} - {"choices", "command", "covers"}
 """Fields that are shown as they are stored."""
 
@@ -188,23 +233,66 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
     """Kept ones, oldest first."""
     evidence: Mapping[GateId, AttemptEvidence] = {}
     """For open gates that ask whether a task ran, where somebody looked."""
+    as_of: datetime | None = None
+    """The past moment that it is seen from, where it is not as it stands: when its last event was written."""
 
     def at(self, seq: int) -> datetime | None:
         """When the event of this sequence was written."""
         return self.events[seq - 1].at if 0 < seq <= len(self.events) else None
 
 
-def read_journal(store: StorePort, workflow_id: WorkflowId, *, whole: bool = True) -> StoredRun:
-    """A run as it was at one moment, even while somebody writes on."""
+def read_journal(
+    store: StorePort, workflow_id: WorkflowId, *, whole: bool = True, known: StoredRun | None = None
+) -> StoredRun:
+    """A run as it was at one moment, even while somebody writes on.
+
+    `known` is what was read of it before, in the same way: only what came since is read.
+    """
     record = store.find_run(workflow_id)
-    events = store.read_events(record.workflow_id, upto=record.sequence, whole=whole)
-    facts = fold(record.workflow_id, events)
-    plan = None
-    if record.plan_revision:
-        stored = decode_plan(store.read_plan(record.workflow_id, record.plan_revision))
-        plan, _ = current_plan(stored, facts.changes)
+    if known is None or known.record.created_at != record.created_at or known.record.sequence > record.sequence:
+        known = StoredRun(
+            record=record, events=(), facts=Facts(workflow_id=record.workflow_id), plan=None, checkpoints=()
+        )
+    after = len(known.events)
+    news = store.read_events(record.workflow_id, after=after, upto=record.sequence, whole=whole)
+    events = [*known.events, *news]
+    if any(isinstance(event, RolledBack) for event in news):
+        facts = fold(record.workflow_id, events)
+    else:
+        facts = reduce_all(known.facts, news)
+    plan = known.plan
+    changed = facts.changes != known.facts.changes or record.plan_revision != known.facts.plan_revision
+    if record.plan_revision and (plan is None or changed):
+        plan = _plan_then(store, record.workflow_id, record.plan_revision, facts)
     checkpoints = [row for row in store.list_checkpoints(record.workflow_id) if row.sequence <= record.sequence]
     return StoredRun(record=record, events=events, facts=facts, plan=plan, checkpoints=checkpoints)
+
+
+def journal_at(store: StorePort, journal: StoredRun, seq: int) -> StoredRun:
+    """The run as it stood once the event of this sequence was written: what came later had not happened."""
+    if not 0 < seq < len(journal.events):
+        return journal
+    events = journal.events[:seq]
+    facts = fold(journal.record.workflow_id, events)
+    plan = None
+    if journal.plan is not None and facts.plan_revision:
+        plan = _plan_then(store, journal.record.workflow_id, facts.plan_revision, facts)
+    at = events[-1].at
+    record = msgspec.structs.replace(
+        journal.record,
+        status=facts.status,
+        layer=facts.current_layer,
+        sequence=seq,
+        updated_at=at,
+        plan_revision=facts.plan_revision,
+        holder=None,
+    )
+    checkpoints = [row for row in journal.checkpoints if row.sequence <= seq]
+    return StoredRun(record=record, events=events, facts=facts, plan=plan, checkpoints=checkpoints, as_of=at)
+
+
+def _plan_then(store: StorePort, workflow_id: WorkflowId, revision: int, facts: Facts) -> Plan:
+    return current_plan(decode_plan(store.read_plan(workflow_id, revision)), facts.changes)[0]
 
 
 def run_view(journal: StoredRun, *, values: bool = True) -> RunView:
@@ -212,14 +300,45 @@ def run_view(journal: StoredRun, *, values: bool = True) -> RunView:
     record, facts = journal.record, journal.facts
     return RunView(
         **{name: getattr(record, name) for name in _OF_RECORD},
-        driver=str(record.holder) if record.holder else None,
+        driver=driver_of(journal),
         labels=list(record.labels),
         selection=str(journal.plan.selection) if journal.plan is not None else "",
+        waiting=waiting_view(record),
         usage=facts.spent_in_all,
         tasks=_tasks(journal, values),
         gates=[_held_view(journal, gate) for gate in gate_views(facts, journal.evidence)],
+        signers=facts.signers,
         state=stored_form(workflow_state(facts)) if values else None,
     )
+
+
+def waiting_view(record: RunRecord) -> WaitingView | None:
+    """How a run was submitted, while nobody drives it and it has not begun."""
+    waiting = record.waiting
+    if waiting is None or record.holder is not None:
+        return None
+    limit = waiting.limit
+    return WaitingView(
+        queue=waiting.queue,
+        priority=waiting.priority,
+        ready_at=waiting.ready_at or record.created_at,
+        limit_key=limit.key if limit is not None else None,
+        limit=limit.limit if limit is not None else None,
+        commit=decode_origin(waiting.submitted_from).commit,
+        command=f"agentos worker{f' --queue {shlex.quote(waiting.queue)}' if waiting.queue else ''}",
+    )
+
+
+def driver_of(journal: StoredRun) -> str | None:
+    """The process that drives the run, or did at the moment it is seen from."""
+    if journal.as_of is None:
+        return str(journal.record.holder) if journal.record.holder else None
+    for event in reversed(journal.events):
+        if isinstance(event, TERMINAL):
+            return None
+        if isinstance(event, LeaseTaken):
+            return event.holder
+    return None
 
 
 def stored_form(value: object) -> Any:
@@ -251,6 +370,7 @@ def gate_views(facts: Facts, evidence: Mapping[GateId, AttemptEvidence] = {}) ->
             author=gate.author or None,
             sender=gate.sender,
             reason=gate.reason or None,
+            signed=gate.signed,
             evidence=evidence.get(opened.gate_id),
         )
         for gate in gates
@@ -294,11 +414,19 @@ def _tasks(journal: StoredRun, values: bool) -> list[TaskView]:
             not_before=known.due(datetime.now(UTC)) if known.status == "retrying" else UNSET,
             limit=True if known.status == "retrying" and known.limit == "wait" else UNSET,
             usage=facts.spent.get(task_id, UNSET),
+            verified=known.verified if known.verified is not None else UNSET,
             because=known.because if known.status == "skipped" else UNSET,
+            candidates=_candidates(journal, task),
         )
         for layer, _, task_id, task in in_order
         for known in [facts.task(task_id)]
     ]
+
+
+def _candidates(journal: StoredRun, task: PlannedTask | None) -> list[CandidateRow] | UnsetType:
+    if journal.plan is None or task is None or not task.definition.candidates:
+        return UNSET
+    return candidate_table(journal.plan, journal.facts, task)
 
 
 def next_command(view: RunView, checkpoints: Sequence[CheckpointRecord] = ()) -> str:
@@ -318,6 +446,8 @@ def next_command(view: RunView, checkpoints: Sequence[CheckpointRecord] = ()) ->
             return next((gate.command for gate in view.gates if gate.open), f"agentos resume {run}")
         case "aborted":
             return fork
+        case "pending" if view.waiting is not None:
+            return view.waiting.command
         case "failed" if rejected:
             return fork
         case _:

@@ -78,7 +78,7 @@ _ENDS = {
 def timeline_of(journal: StoredRun) -> Timeline:
     """The timeline of a run as it stands."""
     spans = _Spans(journal.events)
-    drives, is_driven = spans.drives, journal.record.holder is not None
+    drives, is_driven = spans.drives, journal.record.holder is not None or journal.as_of is not None
     if drives and drives[-1].end == "running" and not is_driven:
         spans.cut_off()
     idle = [

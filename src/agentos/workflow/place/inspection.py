@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
@@ -22,8 +21,8 @@ from agentos.exceptions import (
     RunRefusedError,
     StoreUnavailableError,
 )
-from agentos.store.private_files import SQLITE_FILES
-from agentos.store.stats import DatabaseSize, DatabaseStats, HeldLease, PendingMigrations
+from agentos.store.private_files import SQLITE_FILES, dated_name, move_database
+from agentos.store.stats import DatabaseSize, DatabaseStats, HeldLease, PendingMigrations, Workload
 from agentos.workflow.place.location import Location, LocationSource
 from agentos.workflow.place.place import Place
 
@@ -36,6 +35,11 @@ def size_up(place: Place) -> DatabaseSize:
 def measure(place: Place, *, keep: int) -> DatabaseStats:
     """The database in numbers."""
     return place.backend.statistics(place.database).measure(place.database, place.scope, keep=keep)
+
+
+def workload(place: Place) -> Workload:
+    """What there is to do here, as counts."""
+    return place.backend.statistics(place.database).workload(place.database, place.scope)
 
 
 def pending_migrations(place: Place) -> PendingMigrations:
@@ -77,19 +81,8 @@ def set_aside(location: Location) -> SetAside:
     if not path.exists():
         raise NotFoundError(f"there is no database at {location.shown}", next_step="The first run makes one.")
     _refuse_sound(location)
-    _refuse_used(location, path)
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    name, number = path.with_name(f"{path.name}.damaged-{stamp}"), 1
-    while any(os.path.lexists(f"{name}{suffix}") for suffix in SQLITE_FILES):
-        number += 1
-        name = path.with_name(f"{path.name}.damaged-{stamp}-{number}")
-    moved: dict[str, str] = {}
-    # The database first: a log without one is thrown away by SQLite, never folded into another.
-    for suffix in SQLITE_FILES:
-        with suppress(FileNotFoundError):
-            os.rename(f"{path}{suffix}", f"{name}{suffix}")
-            moved[f"{path}{suffix}"] = f"{name}{suffix}"
-    return SetAside(moved=moved)
+    refuse_used(location)
+    return SetAside(moved=move_database(path, dated_name(path, "damaged")))
 
 
 def _refuse_sound(location: Location) -> None:
@@ -117,7 +110,8 @@ def _refuse_sound(location: Location) -> None:
     )
 
 
-def _refuse_used(location: Location, path: Path) -> None:
+def refuse_used(location: Location) -> None:
+    """LeaseHeldError or StoreUnavailableError while a run is driven in a database file, or a process has it open."""
     try:
         leases = location.backend.statistics(location.database).held_leases(location.database, None)
     except AgentosError:  # too damaged to tell: whoever has the file open is asked for below
@@ -125,6 +119,16 @@ def _refuse_used(location: Location, path: Path) -> None:
     for lease in leases:
         if lease.live:
             raise LeaseHeldError(lease.workflow_id, str(lease.holder))
+    path = Path(location.database)
+    if users := _users_of(path):
+        listed = ", ".join(map(str, users))
+        raise StoreUnavailableError(
+            f"the database {path} is in use by process {listed}", next_step="Wait for it to end, or end it; try again."
+        )
+
+
+def _users_of(path: Path) -> list[int]:
+    """Other processes that have the file or its log open."""
     import psutil
 
     users: list[int] = []
@@ -133,8 +137,4 @@ def _refuse_used(location: Location, path: Path) -> None:
         with suppress(psutil.Error, OSError):
             if process.pid != os.getpid() and any(opened.path in names for opened in process.open_files()):
                 users.append(process.pid)
-    if users:
-        listed = ", ".join(map(str, users))
-        raise StoreUnavailableError(
-            f"the database {path} is in use by process {listed}", next_step="Wait for it to end, or end it; try again."
-        )
+    return users

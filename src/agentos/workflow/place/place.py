@@ -37,7 +37,7 @@ from agentos.workflow.place.location import (
     prepare,
 )
 from agentos.workflow.place.settings import load_settings
-from agentos.worktree.git import Git, Repository, clean_env, find_repository, one_line
+from agentos.worktree.git import Repository, common_dir, find_origin, find_repository, one_line
 
 _URL = re.compile(
     r"(?P<scheme>[a-z][a-z0-9+.-]*)://(?:[^/@]*@)?(?P<host>\[[^]/]+\]|[^/:]+)(?::(?P<port>\d*))?/(?P<path>.+)",
@@ -59,6 +59,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Whose runs are meant, where the database is shared; None: those of the root."""
     everywhere: bool = False
     """All runs of a shared database, for reading."""
+    home: Path | None = None
+    """The worktree that the run belongs to, where it works in one of its own, which is the root then."""
 
     @property
     def backend(self) -> Backend:
@@ -77,7 +79,12 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def kept_beside(self) -> str:
         """The path beside which files are kept that stay on this host, as logs: the database where it is one."""
-        return str(self.root / FOLDER / DATABASE) if self.is_shared else self.database
+        return str(self.belongs_to / FOLDER / DATABASE) if self.is_shared else self.database
+
+    @property
+    def belongs_to(self) -> Path:
+        """The worktree that runs of this place belong to, wherever they work."""
+        return self.home or self.root
 
     def exists(self) -> bool:
         """Whether anything was ever kept here."""
@@ -87,11 +94,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         """A store of this place. WorkflowConfigurationError where there is none and `create` is False."""
         around: dict[str, Any] = {}
         if self.is_shared:
-            around["scope"] = None if self.everywhere else self.scope or scope_now(self.root)
+            around["scope"] = None if self.everywhere else self.scope or scope_now(self.belongs_to)
         else:
-            folder, git = Path(self.database).parent, self.root / ".git"
+            folder, git = Path(self.database).parent, self.belongs_to / ".git"
             around["make_folder"] = lambda: make_private(folder)
-            around["repository"] = git if folder.is_relative_to(self.root) and os.path.lexists(git) else None
+            around["repository"] = git if folder.is_relative_to(self.belongs_to) and os.path.lexists(git) else None
         return self.backend.open(self.database, durability=self.durability, create=create, readonly=readonly, **around)
 
 
@@ -148,22 +155,19 @@ def _scope_of(root: Path, repository: Repository | None, name: str | None) -> Sc
     """The scope: `name` (the setting `repository`), else where `origin` is, else the host and folder."""
     if repository is None:
         return Scope(repository=name or f"{platform.node()}:{root}")
-    common = repository.git_dir
-    linked = (common / "commondir").is_file()
-    worktree = common.name if linked else ""  # the name git gave to a linked worktree; the main one has none
+    common = common_dir(repository)
+    # The name git gave to a linked worktree; the main one has none.
+    worktree = "" if common == repository.git_dir else repository.git_dir.name
     if name:
         return Scope(repository=name, worktree=worktree)
-    git = Git(cwd=repository.root, env=clean_env(os.environ), timeout_s=10.0)
     try:
-        origin = git.run("config", "--get", "remote.origin.url", ok=(0, 1)).stdout
+        origin = find_origin(repository)
     except SnapshotError as error:  # another name would be another repository, with none of its runs
         raise TryAgainError(
             f"cannot tell which repository this is: {error.message}", next_step=error.next_step
         ) from error
-    if linked:
-        common = common / (common / "commondir").read_text().strip()
     here = f"{platform.node()}:{os.path.realpath(common)}"
-    return Scope(repository=normalise_origin(os.fsdecode(origin).strip()) or here, worktree=worktree)
+    return Scope(repository=normalise_origin(origin) or here, worktree=worktree)
 
 
 def normalise_origin(origin: str) -> str:
@@ -215,6 +219,8 @@ def refuse_bad_id(workflow_id: str | None) -> None:
     problem = ""
     if not workflow_id.strip():
         problem = "it is empty"
+    elif workflow_id.startswith("-"):
+        problem = "it begins as an option does, and no command that is printed could name it"
     elif len(workflow_id) > MAX_ID:
         problem = f"it has {len(workflow_id):,} characters, {MAX_ID} are allowed"
     elif any("\ud800" <= character <= "\udfff" for character in workflow_id):

@@ -34,9 +34,9 @@ def refuse_elsewhere(place: Place, record: RunRecord) -> None:
             f"run {record.workflow_id} belongs to {home_of(record)}, and this is {platform.node()}",
             next_step=f"To go on with it here: {_to_here(record)}",
         )
-    if record.root != str(place.root):
+    if record.root != str(place.belongs_to):
         raise RunRefusedError(
-            f"run {record.workflow_id} belongs to {record.root}, not to {place.root}",
+            f"run {record.workflow_id} belongs to {record.root}, not to {place.belongs_to}",
             next_step="If the worktree moved, name where it is now (--repo PATH, or repo=… in Python).",
         )
 
@@ -173,7 +173,8 @@ def move_here(place: Place, store: StorePort, lease: Lease, record: RunRecord) -
     host, scope = platform.node(), place.scope or HERE
     if not place.named or not record.root:
         return
-    if record.root == str(place.root) and not is_of_another_host(place, record) and record.scope == scope:
+    root = str(place.belongs_to)
+    if record.root == root and not is_of_another_host(place, record) and record.scope == scope:
         return
-    store.move_run(lease, str(place.root), host, scope)
-    log.warning("run %s belonged to %s; it belongs to %s now", record.workflow_id, home_of(record), place.root)
+    store.move_run(lease, root, host, scope)
+    log.warning("run %s belonged to %s; it belongs to %s now", record.workflow_id, home_of(record), root)

@@ -21,7 +21,7 @@ from agentos.exceptions import (
     UntrustedSettingsError,
     WorkflowConfigurationError,
 )
-from agentos.store.port import CheckpointRecord, RunRecord, RunStatus, StorePort
+from agentos.store.port import CheckpointRecord, RunMark, RunRecord, RunStatus, StorePort
 from agentos.workflow.place.place import Place, find_place, is_of_another_host
 from agentos.workflow.place.settings import from_variable
 
@@ -59,12 +59,19 @@ def own_store(place: Place, store: StorePort, record: RunRecord) -> Iterator[Sto
 
 
 def list_runs(
-    place: Place, *, statuses: Collection[RunStatus] = (), labels: Collection[str] = (), limit: int | None = None
+    place: Place,
+    *,
+    statuses: Collection[RunStatus] = (),
+    labels: Collection[str] = (),
+    name: str | None = None,
+    text: str = "",
+    before: RunMark | None = None,
+    limit: int | None = None,
 ) -> list[RunRecord]:
     """Runs kept in a place, as the store lists them; none where nothing was ever kept."""
     try:
         with reading(place) as store:
-            return store.list_runs(statuses=statuses, labels=labels, limit=limit)
+            return store.list_runs(statuses=statuses, labels=labels, name=name, text=text, before=before, limit=limit)
     except NotFoundError:  # no database yet, or one that is just being made
         return []
 

@@ -22,8 +22,10 @@ from agentos.exceptions import WorkflowConfigurationError
 from agentos.excerpts import shorten
 from agentos.store.backends import URL_KINDS, without_password
 from agentos.store.port import LEASE_S
+from agentos.tasks.cluster.cluster_settings import DaskSettings
 from agentos.tasks.llm.model_settings import CallLimits, LlmDefaults, ModelSettings, Price
 from agentos.tasks.process.sandbox_settings import SandboxPaths
+from agentos.workflow.expiry.rules import Retention
 from agentos.workflow.place import setting_kinds as kinds
 from agentos.workflow.place.setting_kinds import Fault, Kind
 from agentos.worktree.git import one_line
@@ -74,8 +76,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     prices: Mapping[str, Price] = {}
     """For each model, by name: what a million tokens cost."""
 
+    retention: Retention = Retention()
+    """How long runs that have ended are kept; a worker deletes older ones. Not set: nothing is deleted."""
     sandbox: SandboxPaths = SandboxPaths()
     """What tasks with a `sandbox` may read, write and inherit beside the usual."""
+
+    dask: DaskSettings = DaskSettings()
+    """The Dask cluster that tasks with `runner: dask` run on."""
 
     @property
     def models(self) -> ModelSettings:
@@ -114,8 +121,14 @@ KINDS: Mapping[str, Kind] = {
         dict[str, Price],
         'tables as [prices."gpt-x"] with input_per_million and output_per_million (and cached_per_million) in USD',
     ),
+    "retention": kinds.table(
+        Retention, 'a table [retention] with complete, failed, aborted (ages, as "30d") and keep_last (a whole number)'
+    ),
     "sandbox": kinds.table(
         SandboxPaths, "a table [sandbox] with read and write (lists of paths from / or ~/), env (names of variables)"
+    ),
+    "dask": kinds.table(
+        DaskSettings, "a table [dask] with scheduler (tls://host:port), ca, cert, key (files), patience_s (0 to 3600)"
     ),
 }
 

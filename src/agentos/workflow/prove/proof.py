@@ -351,6 +351,7 @@ class _Host:
         self.begin_sleep, self.ask = host.begin_sleep, host.ask
         self.record_usage = host.record_usage
         self.capture_turn = host.capture_turn
+        self.current_tree = host.current_tree
         self.allowance = host.allowance
         self._host = host
         self._note = abandoned

@@ -132,7 +132,7 @@ class Scratch:
         for one in linked_worktrees(self._user, self.run):
             _remove(self._user, one)
         shutil.rmtree(self._folder, ignore_errors=True)
-        forget(self._user, self.run)
+        forget(self._user, [self.run])
         if self._lock is not None:
             self._lock.release()
             self._lock = None
@@ -176,7 +176,7 @@ def _remove_leftovers(user: Worktree) -> None:
             _remove(user, one)
             if one.path.parent.name.startswith(_PREFIX):
                 shutil.rmtree(one.path.parent, ignore_errors=True)
-            forget(user, one.workflow_id)
+            forget(user, [one.workflow_id])
 
 
 def _remove(user: Worktree, one: Linked) -> None:

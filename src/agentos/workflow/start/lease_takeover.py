@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from agentos.dag.plan.plan import Plan
 from agentos.exceptions import LeaseHeldError
 from agentos.ids import WorkflowId
+from agentos.machine.events import Event, TaskPlaced
+from agentos.machine.facts.fold import fold
 from agentos.store.holder import boot_id, current_holder
 from agentos.store.port import Lease, StorePort
+from agentos.tasks.cluster.cluster_settings import ClusterSettings
 from agentos.tasks.process.launch import remove_abandoned
 from agentos.tasks.process.orphans import end_process
 from agentos.tasks.runner import PERFORMERS, LocalRunner, Runner
@@ -64,6 +67,33 @@ def end_stale_work(lease: Lease, plans: Iterable[Plan], roots: Iterable[Path]) -
         _end_attempts(LocalRunner(PERFORMERS), lease.workflow_id, root)
         for folder in remove_abandoned(lease.workflow_id, str(root)):
             log.info("removed %s, left by an attempt whose driver is dead", folder)
+
+
+def end_placed_work(
+    store: StorePort, lease: Lease, plans: Iterable[Plan], events: Sequence[Event], cluster: ClusterSettings
+) -> None:
+    """The same of attempts that an earlier drive handed to a cluster. May wait as long as their lease lasts."""
+    if not any(type(event) is TaskPlaced for event in events):
+        return
+    placed = fold(lease.workflow_id, events).placed
+    if not placed:
+        return
+    from agentos.tasks.cluster.stale import end_stale_attempts  # few runs have a cluster
+
+    known = {name: task for plan in plans for name, task in plan.tasks.items()}
+    effects = {
+        one.handle for name, one in placed.items() if name not in known or known[name].definition.effects != ("none",)
+    }
+    renewed = time.monotonic()
+
+    def renew() -> None:
+        nonlocal renewed
+        if time.monotonic() - renewed >= lease.lease_s / 3:
+            store.renew_lease(lease)
+            renewed = time.monotonic()
+
+    handles = [one.handle for one in placed.values()]
+    end_stale_attempts(handles, frozenset(effects), cluster, meanwhile=renew)
 
 
 def _end_attempts(runner: Runner, workflow_id: WorkflowId, root: Path) -> None:

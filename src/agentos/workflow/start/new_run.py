@@ -6,6 +6,7 @@ import logging
 import platform
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
@@ -37,6 +38,7 @@ from agentos.workflow.define.plans import (
     missing_products,
     refuse_no_sandbox,
     refuse_untrusted_models,
+    run_limit_of,
 )
 from agentos.workflow.define.prompt_files import read_prompt_files
 from agentos.workflow.define.run_secrets import masker_for
@@ -52,9 +54,11 @@ from agentos.workflow.start.ready_run import (
     Finished,
     Ready,
     closed_on_error,
+    in_line,
     machine_for,
     open_files,
     run_fingerprint,
+    signers_for,
     space_warnings,
 )
 from agentos.workflow.start.resume import ParamsFor, ResumeRequest, recompile_plan, resume_record, stale_sources
@@ -87,37 +91,19 @@ def begin_run(
 
     `first` is called once nothing is left that would refuse the run, and before anything of it is on record.
     """
-    refuse_bad_id(workflow_id)
-    labels = checked_labels(labels)
-    workflow = read_prompt_files(workflow, place.root)
-    plan, masker = admitted_plan(workflow, params, options)
-    if masker.names_in("\n".join((workflow_id or "", *labels)).encode()):
-        raise RunRefusedError("the run's id or a label holds the value of a secret", next_step="Choose another one.")
-    reach("plan.after")
-    refuse_foreign(place.kept_beside)
+    admitted = admit_run(place, workflow, params, workflow_id, options, labels)
+    plan = admitted.plan
     store = place.open(create=True)
     with closed_on_error(store):
-        fingerprint = run_fingerprint(plan)
-        if workflow_id is not None and (known := known_run(store, workflow_id)) is not None:
-            _refuse_another(store, known, plan)
-            asked = ResumeRequest(place=place, workflow=workflow, selection=selection, options=options)
+        if (known := admitted.find_known(store)) is not None:
+            asked = ResumeRequest(place=place, workflow=admitted.workflow, selection=selection, options=options)
             return resume_record(asked, store, known)
         plan = replace(plan, selection=selection)
         checked_selection(plan, Facts(workflow_id=WorkflowId("")))
-        _refuse_secret_arguments(workflow, masker)
-        run = NewRun(
-            workflow_id=WorkflowId(workflow_id or free_id(store)),
-            name=plan.name,
-            source=source_of(workflow, place.root),
-            root=str(place.root),
-            host=platform.node(),
-            plan=encode_plan(plan),
-            fingerprint=fingerprint,
-            labels=labels,
-            created_at=utc_now(),
-        )
+        run = admitted.new_run(place, store, plan)
+        signers = signers_for(plan, place.root)
         files, warnings = open_files(place, plan, run.workflow_id, run.source)
-        with closed_on_error(files):
+        with closed_on_error(files), in_line(plan):
             first()
             lease = store.create_run(run, current_holder(), options.lease_s)
     warnings = (*plan.warnings, *warnings, *space_warnings(store, options))
@@ -128,11 +114,65 @@ def begin_run(
         base=plan,
         accepted=plan,
         machine=machine_for(plan, Facts(workflow_id=run.workflow_id), options),
-        first=Begin(holder=str(current_holder()), token=lease.token, warnings=warnings),
-        functions=workflow.functions,
+        first=Begin(holder=str(current_holder()), token=lease.token, warnings=warnings, signers=signers),
+        functions=admitted.workflow.functions,
         options=options,
         files=files,
     )
+
+
+class AdmittedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run that nothing speaks against, and that is not on record yet."""
+
+    workflow: Workflow
+    plan: Plan
+    masker: Masker
+    workflow_id: str | None
+    """As it was asked for."""
+    labels: tuple[str, ...]
+
+    def find_known(self, store: StorePort) -> RunRecord | None:
+        """The run of this id, if there is one. RunRefusedError where it has another definition or parameters."""
+        known = known_run(store, self.workflow_id) if self.workflow_id is not None else None
+        if known is not None:
+            _refuse_another(store, known, self.plan)
+        return known
+
+    def new_run(self, place: Place, store: StorePort, plan: Plan) -> NewRun:
+        """What is written down of it, with this plan."""
+        _refuse_secret_arguments(self.workflow, self.masker)
+        return NewRun(
+            workflow_id=WorkflowId(self.workflow_id or free_id(store)),
+            name=plan.name,
+            source=source_of(self.workflow, place.root),
+            root=str(place.root),
+            host=platform.node(),
+            plan=encode_plan(plan),
+            fingerprint=run_fingerprint(self.plan),
+            labels=self.labels,
+            limit=run_limit_of(plan),
+            created_at=utc_now(),
+        )
+
+
+def admit_run(
+    place: Place,
+    workflow: Workflow,
+    params: Mapping[str, Any] | None,
+    workflow_id: str | None,
+    options: DriveOptions,
+    labels: Iterable[str],
+) -> AdmittedRun:
+    """Everything that could speak against a new run before there is a store, looked at."""
+    refuse_bad_id(workflow_id)
+    labels = checked_labels(labels)
+    workflow = read_prompt_files(workflow, place.root)
+    plan, masker = admitted_plan(workflow, params, options)
+    if masker.names_in("\n".join((workflow_id or "", *labels)).encode()):
+        raise RunRefusedError("the run's id or a label holds the value of a secret", next_step="Choose another one.")
+    reach("plan.after")
+    refuse_foreign(place.kept_beside)
+    return AdmittedRun(workflow=workflow, plan=plan, masker=masker, workflow_id=workflow_id, labels=labels)
 
 
 def free_id(store: StorePort) -> str:
@@ -194,8 +234,10 @@ def find_fork_point(store: StorePort, target: str) -> CheckpointRecord:
     kept = [one for one in store.list_checkpoints(run) if not one.abandoned]
     if not kept:
         raise RunRefusedError(
-            f"run {run} has no checkpoint yet: no layer of it was finished",
-            next_step=f"Go on with it: agentos resume {shlex.quote(short_id(run))}",
+            f"run {run} has no checkpoint: no layer of it was finished",
+            next_step="There is nothing to take along: begin a new run with `agentos run`."
+            if found.status == "aborted"
+            else f"Go on with it: agentos resume {shlex.quote(short_id(run))}",
         )
     return kept[-1]
 
@@ -233,7 +275,9 @@ def fork_run(
         refuse_untrusted_models(base, options.models)
         refuse_no_sandbox(base, options.sandbox)
         fresh = workflow_id or free_id(origin)
-        forked = forked_event(parent.workflow_id, checkpoint, *_journal_for_fork(origin, checkpoint), base)
+        journal = _journal_for_fork(origin, checkpoint)
+        _refuse_forged(parent, journal[0], place.root)
+        forked = forked_event(parent.workflow_id, checkpoint, *journal, base)
     finally:
         origin.close()
     run = NewRun(
@@ -246,6 +290,7 @@ def fork_run(
         fingerprint=run_fingerprint(base),
         parent_id=parent.workflow_id,
         labels=parent.labels,
+        limit=run_limit_of(base),
         created_at=utc_now(),
     )
     before, _ = current_plan(accepted, forked.changes)
@@ -258,12 +303,20 @@ def fork_run(
         stale=stale_sources(home, plan, facts),
     )
     resume = plan_resume(before, plan, facts, choices)
+    signers = signers_for(plan, home.root)
     store = home.open(create=into is not None)
     with closed_on_error(store):
         files, warnings = open_files(home, plan, run.workflow_id, run.source) if starts else (None, ())
         with closed_on_error(files):
             lease = store.create_run(run, current_holder(), options.lease_s)
-    warnings = (*problems, *warnings)
+    begin = Begin(
+        holder=str(current_holder()),
+        token=lease.token,
+        forked=forked,
+        resume=resume,
+        warnings=(*problems, *warnings),
+        signers=signers,
+    )
     return Ready(
         place=home,
         store=store,
@@ -271,7 +324,7 @@ def fork_run(
         base=base,
         accepted=base,
         machine=machine_for(plan, Facts(workflow_id=run.workflow_id), options),
-        first=Begin(holder=str(current_holder()), token=lease.token, forked=forked, resume=resume, warnings=warnings),
+        first=begin,
         functions=flow.functions,
         options=options,
         choices=choices,
@@ -302,7 +355,7 @@ def _with_settings(
     for definition in changed.values():
         change = ev.PlanChanged(origin="modify_args", changed=(definition,))
         # Items are made from the fan-out's definition: they must find the changed one.
-        first = definition.for_each is not None
+        first = definition.fans_out
         changes = (change, *forked.changes) if first else (*forked.changes, change)
         forked = replace(forked, changes=changes)
     return forked, list(changed)
@@ -316,6 +369,14 @@ def _journal_for_fork(store: StorePort, checkpoint: CheckpointRecord) -> tuple[l
     except CheckpointCorruptedError as error:
         log.warning("the journal of %s is damaged after the checkpoint: %s", checkpoint.workflow_id, error.message)
         return before, None
+
+
+def _refuse_forged(parent: RunRecord, events: list[ev.Event], root: Path) -> None:
+    """Refuse to take results along that stand behind a yes which nobody signed."""
+    if any(isinstance(event, ev.WorkflowStart) and event.signers is not None for event in events):
+        from agentos.workflow.place.signatures import refuse_forged  # few runs ask for signatures
+
+        refuse_forged(fold(parent.workflow_id, events), events, root)
 
 
 # --- what a fork takes along from its parent --------------------------------------------------------------------------

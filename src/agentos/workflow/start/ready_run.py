@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
@@ -13,14 +14,24 @@ import msgspec
 from agentos.dag.plan.findings import format_names
 from agentos.dag.plan.fingerprint import plan_fingerprint
 from agentos.dag.plan.plan import Plan
-from agentos.exceptions import AgentosError, NothingToCaptureError, RunRefusedError, SnapshotError, TryAgainError
+from agentos.exceptions import (
+    AgentosError,
+    NothingToCaptureError,
+    QueueFullError,
+    RunRefusedError,
+    SnapshotError,
+    TryAgainError,
+)
 from agentos.ids import TaskId
 from agentos.machine.board import GatePolicy
+from agentos.machine.events import Signers
 from agentos.machine.facts.fold import Facts
 from agentos.machine.inputs import Begin
 from agentos.machine.machine import Machine
 from agentos.machine.resume import ResumeOptions, ResumePlan
+from agentos.machine.rules.gates import takes_signature
 from agentos.store.port import LEASE_S, Lease, StorePort
+from agentos.tasks.cluster.cluster_settings import NO_CLUSTER, ClusterSettings
 from agentos.tasks.llm.model_settings import NO_MODEL_SETTINGS, ModelSettings
 from agentos.tasks.process.sandbox_settings import NO_SANDBOX_SETTINGS, SandboxSettings
 from agentos.workflow.define.workflow_source import source_files
@@ -67,6 +78,8 @@ class DriveOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What attempts that call models or agents are told."""
     sandbox: SandboxSettings = NO_SANDBOX_SETTINGS
     """What attempts behind a wall are told."""
+    cluster: ClusterSettings = NO_CLUSTER
+    """Where attempts of tasks with `runner: dask` go."""
     looks_for_keys: bool = True
     """A new run is refused where the key that the settings name is missing. False: its own first task looks for it."""
     files: FilesChoice = "ask"
@@ -141,6 +154,17 @@ def is_another_plan(base: Plan, accepted: Plan) -> bool:
     return run_fingerprint(base) != run_fingerprint(accepted) or base.selection != accepted.selection
 
 
+@contextmanager
+def in_line(plan: Plan) -> Iterator[None]:
+    """Where the limit of this workflow is reached, the error says whether one more run waits for its turn."""
+    try:
+        yield
+    except QueueFullError as error:
+        setting = plan.settings.queue
+        error.waits = setting is not None and setting.on_full == "queue"
+        raise
+
+
 def open_files(
     place: Place, plan: Plan, workflow_id: str, source: str, *, keep: bool = False
 ) -> tuple[WorktreeFiles | None, tuple[str, ...]]:
@@ -172,6 +196,16 @@ def open_files(
             f"the files of {place.root} cannot be captured now: {error.message}", next_step=error.next_step
         ) from error
     return files, ()
+
+
+def signers_for(plan: Plan, root: Path) -> Signers | None:
+    """Who may sign answers of a run that begins now, where a task takes signed ones. RunRefusedError: nobody may."""
+    asking = [task.id for task in plan.tasks.values() if takes_signature(task.definition)]
+    if not asking:
+        return None
+    from agentos.workflow.place.signatures import present_signers  # few runs ask for signatures
+
+    return present_signers(asking, root)
 
 
 def space_warnings(store: StorePort, options: DriveOptions) -> tuple[str, ...]:

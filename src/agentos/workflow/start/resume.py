@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import shlex
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ import msgspec
 from agentos.crashpoints import reach
 from agentos.dag.define.task import from_stored
 from agentos.dag.define.workflow import Workflow
+from agentos.dag.plan.findings import format_names
 from agentos.dag.plan.plan import Plan, with_schedule_of
 from agentos.dag.plan.selection import Selection
 from agentos.exceptions import (
@@ -35,11 +37,11 @@ from agentos.machine.facts.fold import Facts, fold
 from agentos.machine.inputs import Begin
 from agentos.machine.machine import Machine
 from agentos.machine.resume import ResumeOptions, ResumePlan, plan_resume
-from agentos.machine.rules.gates import only_rejected
+from agentos.machine.rules.gates import only_rejected, tasks_behind_signatures
 from agentos.machine.rules.plan_changes import current_plan
 from agentos.machine.rules.requests import rollback_to
 from agentos.store.holder import current_holder
-from agentos.store.port import UNFINISHED, CheckpointRecord, Lease, RunRecord, StorePort
+from agentos.store.port import UNFINISHED, CheckpointRecord, Lease, RunRecord, StorePort, TakenRun
 from agentos.workflow.define.plans import (
     checked_selection,
     decode_plan,
@@ -54,6 +56,7 @@ from agentos.workflow.define.run_secrets import masker_for, plan_without_secrets
 from agentos.workflow.define.workflow_source import is_made_from_arguments, load_workflow, source_files, source_of
 from agentos.workflow.drive.logs import refuse_foreign
 from agentos.workflow.files.decisions import Decided, decide
+from agentos.workflow.place.origin import decode_origin
 from agentos.workflow.place.place import Place, is_of_another_host
 from agentos.workflow.place.run_moves import (
     move_here,
@@ -65,16 +68,18 @@ from agentos.workflow.place.run_moves import (
 from agentos.workflow.place.run_search import find_run_or_checkpoint, newest_run
 from agentos.workflow.place.settings import SETTINGS
 from agentos.workflow.start.comparison import Comparison, comparison_of, ignored_defaults
-from agentos.workflow.start.lease_takeover import end_stale_work, take_lease
+from agentos.workflow.start.lease_takeover import end_placed_work, end_stale_work, take_lease
 from agentos.workflow.start.ready_run import (
     DriveOptions,
     Finished,
     Functions,
     Ready,
     closed_on_error,
+    in_line,
     is_another_plan,
     machine_for,
     open_files,
+    signers_for,
     space_warnings,
 )
 
@@ -105,6 +110,8 @@ class ResumeRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Which tasks are to run from now on; None: those that were."""
     choices: ResumeOptions = ResumeOptions()
     options: DriveOptions = DriveOptions()
+    is_worker: bool = False
+    """Nobody asked for this very run."""
 
 
 class Previewed(msgspec.Struct, frozen=True, kw_only=True):
@@ -157,8 +164,12 @@ def resume_run(
     selection: Selection | None = None,
     choices: ResumeOptions = ResumeOptions(),
     options: DriveOptions = DriveOptions(),
+    taken: TakenRun | None = None,
 ) -> Ready | Finished:
-    """An existing run under a lease of ours, by id of run or checkpoint; without one the newest unfinished run."""
+    """An existing run under a lease of ours, by id of run or checkpoint; without one the newest unfinished run.
+
+    One that a worker has `taken` keeps that lease; where it cannot be gone on with it is left as it was found.
+    """
     asked = ResumeRequest(
         place=place,
         workflow=workflow,
@@ -168,10 +179,27 @@ def resume_run(
         selection=selection,
         choices=choices,
         options=options,
+        is_worker=taken is not None,
     )
+    if taken is not None:
+        return _resume_taken(asked, taken)
     store = place_of_target(place, target).open()
     with closed_on_error(store):
         return resume_record(asked, store, *find_target(store, place, target))
+
+
+def _resume_taken(asked: ResumeRequest, taken: TakenRun) -> Ready | Finished:
+    store = asked.place.of(taken.record.scope).open()
+    with closed_on_error(store):
+        try:
+            ready = resume_record(asked, store, taken.record, taken=taken)
+        except BaseException:
+            store.return_lease(taken)
+            raise
+    if isinstance(ready, Finished):
+        with closing(asked.place.of(taken.record.scope).open()) as again:
+            again.return_lease(taken)
+    return ready
 
 
 def find_target(store: StorePort, place: Place, target: str | None) -> tuple[RunRecord, CheckpointRecord | None]:
@@ -179,6 +207,8 @@ def find_target(store: StorePort, place: Place, target: str | None) -> tuple[Run
     if target is None:
 
         def is_resumable(run: RunRecord, *, elsewhere: bool) -> bool:
+            if run.waiting is not None:  # for a worker
+                return False
             if run.kind != "workflow" or run.root != str(place.root) or is_of_another_host(place, run) != elsewhere:
                 return False
             # Where somebody said no to all that is left of it, a resume would run nothing.
@@ -201,9 +231,15 @@ def find_target(store: StorePort, place: Place, target: str | None) -> tuple[Run
 
 
 def resume_record(
-    asked: ResumeRequest, store: StorePort, record: RunRecord, named: CheckpointRecord | None = None
+    asked: ResumeRequest,
+    store: StorePort,
+    record: RunRecord,
+    named: CheckpointRecord | None = None,
+    *,
+    taken: TakenRun | None = None,
 ) -> Ready | Finished:
     """The run of this store under a lease of ours; at the checkpoint that was named."""
+    asked = msgspec.structs.replace(asked, place=_working_place(asked.place, record))
     back_to = _older_checkpoint(asked, store, record, named)
     complete = _stays_complete(asked, store, record, back_to)
     try:
@@ -220,18 +256,25 @@ def resume_record(
         store.close()
         compared = comparison_of(planned.resume, found.ignored_defaults)
         return Finished(facts=planned.facts, plan=planned.resume, compared=compared)
+    if asked.is_worker and _is_bound(record) and is_another_plan(found.base, found.accepted):
+        raise _edited_error(asked, record)
     _refuse_unready(asked, found)
     refuse_foreign(asked.place.kept_beside, record.workflow_id)
-    lease = take_lease(store, record.workflow_id, asked.options.lease_s)
+    with in_line(found.accepted):
+        lease = take_lease(store, record.workflow_id, asked.options.lease_s) if taken is None else taken.lease
     try:
-        end_stale_work(lease, (found.accepted, found.base), {Path(record.root), asked.place.root})
-        now = store.find_run(record.workflow_id)
+        plans = (found.accepted, found.base)
+        if record.sequence or taken is None:  # of a run without any event nothing was ever at work
+            end_stale_work(lease, plans, {Path(record.root), asked.place.root})
+            end_placed_work(store, lease, plans, found.events, asked.options.cluster)
+        now = store.find_run(record.workflow_id) if taken is None else record
         if now.sequence != record.sequence:  # somebody drove it while we looked: it may have ended since
             store.release_lease(lease)
             return resume_record(asked, store, now, named)
         return _act(asked, store, lease, found, _plan(asked, found))
     except BaseException:
-        store.release_lease(lease)
+        if taken is None:
+            store.release_lease(lease)
         raise
 
 
@@ -259,6 +302,8 @@ def preview_resume(
     store = place_of_target(place, target).open(readonly=True)
     try:
         record, named = find_target(store, place, target)
+        place = _working_place(place, record)
+        asked = msgspec.structs.replace(asked, place=place)
         back_to = _older_checkpoint(asked, store, record, named)
         _stays_complete(asked, store, record, back_to)
         found = _gather(asked, store, record, named, back_to)
@@ -277,6 +322,12 @@ def preview_resume(
 
 
 # --- the three steps ----------------------------------------------------------------------------------------------
+
+
+def _working_place(place: Place, record: RunRecord) -> Place:
+    from agentos.workflow.start.own_worktree import working_place  # loads what makes worktrees
+
+    return working_place(place, record)
 
 
 def _older_checkpoint(
@@ -342,6 +393,44 @@ def _refuse_unready(asked: ResumeRequest, found: _Found) -> None:
     refuse_unset(found.base)
     refuse_untrusted_models(found.base, asked.options.models)
     refuse_no_sandbox(found.base, asked.options.sandbox)
+    _refuse_unsigned(asked, found)
+
+
+def _is_bound(record: RunRecord) -> bool:
+    """Whether a run that has not begun is to be driven as it was submitted, or not at all."""
+    return record.waiting is not None and not decode_origin(record.waiting.submitted_from).schedule
+
+
+def _edited_error(asked: ResumeRequest, record: RunRecord) -> RunRefusedError:
+    run = shlex.quote(short_id(record.workflow_id))
+    return RunRefusedError(
+        f"the workflow in {asked.place.root} is not the one that was submitted as run {record.workflow_id}",
+        next_step=f"Submit it again, or run it as it is now: agentos resume {run}. Where it is written in Python, a "
+        "worker that has run it before has to be started anew to see an edit.",
+    )
+
+
+def _refuse_unsigned(asked: ResumeRequest, found: _Found) -> None:
+    """Refuse what would get round signed answers: an edited workflow that needs none any more, or a journal that has
+    one which nobody signed. And one that is needed now, and that nobody can sign: who may is settled at the start."""
+    behind, now = tasks_behind_signatures(found.accepted), tasks_behind_signatures(found.base)
+    if not found.events or not (behind or now):
+        return
+    facts = fold(found.record.workflow_id, found.events)
+    run = shlex.quote(short_id(found.record.workflow_id))
+    fork = f"Nothing was run. Begin a new run with it: agentos fork {run}"
+    if weaker := sorted(name for name in behind - now if name in found.base.tasks):
+        raise RunRefusedError(
+            f"{format_names(weaker)} waited for a signed answer, and would not in the workflow as it is now",
+            next_step=f"{fork}\nOr go on as it was: agentos resume {run} --as-stored",
+        )
+    if now and facts.signers is None:
+        raise RunRefusedError(
+            f"{format_names(sorted(now))} waits for a signed answer, and the run began without signers", next_step=fork
+        )
+    from agentos.workflow.place.signatures import refuse_forged  # few runs ask for signatures
+
+    refuse_forged(facts, found.events, asked.place.root)
 
 
 def _plan(asked: ResumeRequest, found: _Found, *, writes: bool = True) -> _Planned:
@@ -436,9 +525,12 @@ def _act(asked: ResumeRequest, store: StorePort, lease: Lease, found: _Found, pl
         )
     reach("resume.planned")
     warnings = (*planned.problems, *space_warnings(store, options))
+    if record.waiting is not None and not asked.is_worker:
+        warnings = ("the run was submitted for a worker, and is driven here instead", *warnings)
     source = _source(asked, record)
     if asked.moved and source != record.source and not is_made_from_arguments(source):
         store.set_source(lease, source)
+    signers = signers_for(plan, asked.place.root) if not facts.sequence else None
     files, more = open_files(asked.place, plan, record.workflow_id, source, keep=options.files == "keep")
     with closed_on_error(files):
         if files is not None:
@@ -454,6 +546,7 @@ def _act(asked: ResumeRequest, store: StorePort, lease: Lease, found: _Found, pl
         rollback=str(found.back_to.id) if found.back_to is not None else None,
         restored=restored,
         warnings=(*warnings, *more),
+        signers=signers,
     )
     return Ready(
         place=asked.place,

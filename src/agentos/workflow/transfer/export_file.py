@@ -18,7 +18,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from hashlib import blake2b
-from typing import IO, Annotated, Literal
+from typing import IO, Annotated, Any, Literal
 
 import msgspec
 
@@ -26,7 +26,7 @@ from agentos import typed
 from agentos.exceptions import CheckpointCorruptedError, NewerSchemaError, RunRefusedError
 from agentos.ids import WorkflowId
 from agentos.store import codec
-from agentos.store.port import CheckpointRecord, RunCopy, RunRecord, RunStatus
+from agentos.store.port import CheckpointRecord, RunCopy, RunRecord, RunStatus, Waiting
 
 FORMAT = 2
 """Of the file. A newer one is refused. One without snapshots says 1, so that older versions read it, too."""
@@ -74,6 +74,10 @@ class RunLine(_Line, frozen=True, kw_only=True, tag="run"):
     token: _Count
     labels: tuple[_Name, ...] = ()
     host: _Name = ""
+    queue: _Name | None = None
+    """Of a run that was submitted and has not begun, as the next two; else null."""
+    priority: Annotated[int, msgspec.Meta(ge=-(1 << 31), lt=1 << 31)] = 0
+    ready_at: _Time = 0
 
 
 class PlanLine(_Line, frozen=True, kw_only=True, tag="plan"):
@@ -154,6 +158,7 @@ def _lines(copy: RunCopy, version: str, bundle: IO[bytes] | None) -> Iterator[_L
         created_at=codec.to_microseconds(run.created_at),
         updated_at=codec.to_microseconds(run.updated_at),
         token=copy.token,
+        **_waiting_fields(run.waiting),
     )
     for revision, body in enumerate(copy.plans, 1):
         yield PlanLine(revision=revision, body=b64encode(body).decode())
@@ -175,6 +180,14 @@ def _lines(copy: RunCopy, version: str, bundle: IO[bytes] | None) -> Iterator[_L
         yield CheckpointLine(**{name: getattr(cut, name) for name in _OF_CHECKPOINT}, timestamp=timestamp)
     while bundle is not None and (part := bundle.read(BUNDLE_BYTES)):
         yield SnapshotsLine(body=b64encode(part).decode())
+
+
+def _waiting_fields(waiting: Waiting | None) -> dict[str, Any]:
+    """How it was submitted; the files it was submitted with stay where they are."""
+    if waiting is None:
+        return {}
+    ready_at = codec.to_microseconds(waiting.ready_at) if waiting.ready_at is not None else 0
+    return {"queue": waiting.queue, "priority": waiting.priority, "ready_at": ready_at}
 
 
 # --- reading ------------------------------------------------------------------------------------------------------
@@ -263,6 +276,7 @@ def _assemble_copy(parts: list[_Line]) -> RunCopy:
             sequence=len(events),
             plan_revision=len(plans),
             holder=None,
+            waiting=_waiting_of(run),
         ),
         token=run.token,
         plans=tuple(b64decode(plan.body, validate=True) for plan in plans),
@@ -288,6 +302,12 @@ def _assemble_copy(parts: list[_Line]) -> RunCopy:
             for cut in cuts
         ),
     )
+
+
+def _waiting_of(run: RunLine) -> Waiting | None:
+    if run.queue is None or run.status != "pending":
+        return None
+    return Waiting(queue=run.queue, priority=run.priority, ready_at=codec.from_microseconds(run.ready_at))
 
 
 def _damage_error(name: str, line: int, why: str) -> CheckpointCorruptedError:

@@ -224,7 +224,8 @@ def _rename_run(copy: RunCopy, events: list[ev.Event], new: WorkflowId) -> RunCo
         if isinstance(event, ev.Checkpointed | ev.RolledBack):
             event = msgspec.structs.replace(event, checkpoint_id=cuts.get(event.checkpoint_id, event.checkpoint_id))
         elif isinstance(event, ev.DecisionRequired):
-            event = msgspec.structs.replace(event, command=answer_command(new, event.gate_id, event.choices))
+            command = answer_command(new, event.gate_id, event.choices, signed=event.by == "signed")
+            event = msgspec.structs.replace(event, command=command)
         renamed.append(event)
     rows, blobs = codec.encode_events(renamed, codec.first_digest(new))
     digests = {row.seq: row.digest.hex() for row in rows}

@@ -37,7 +37,7 @@ _ENCRYPTED = b"\0GITCRYPT"
 _LONGEST = 60
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class IssueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How an issue is made: what `issue_flow` is given."""
 
     drafter: str = "agent:claude"
@@ -72,7 +72,7 @@ class IssueRun(msgspec.Struct, frozen=True, kw_only=True):
     workflow_id: str
     status: str
     params: Mapping[str, Any]
-    settings: Settings
+    settings: IssueSettings
     """Those it was begun with."""
     is_own: bool
     """Of this worktree: a database may hold runs of several."""
@@ -86,19 +86,21 @@ def read_brief(given: Path, root: Path) -> Brief:
     real, top = given.resolve(), root.resolve()
     if _leads_out(given, real, top):
         # Somebody else may have made the link, and what a brief holds is sent to models and filed for all to see.
-        raise _refused(given, f"is a link that leads out of the repository, to {real}", "Name that file itself.")
+        raise _brief_refusal(given, f"is a link that leads out of the repository, to {real}", "Name that file itself.")
     if data.startswith(_ENCRYPTED):
-        raise _refused(given, "is encrypted by git-crypt", "Unlock the repository first.")
+        raise _brief_refusal(given, "is encrypted by git-crypt", "Unlock the repository first.")
     if len(data) > MAX_BYTES:
-        raise _refused(given, f"has more than {MAX_BYTES:,} bytes", "Write down what is wanted, in a page or two.")
+        raise _brief_refusal(
+            given, f"has more than {MAX_BYTES:,} bytes", "Write down what is wanted, in a page or two."
+        )
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise _refused(given, f"is not UTF-8: {error}", "Name a text file.") from error
+        raise _brief_refusal(given, f"is not UTF-8: {error}", "Name a text file.") from error
     if "\0" in text:
-        raise _refused(given, "is no text: it holds a zero byte", "Name a text file.")
+        raise _brief_refusal(given, "is no text: it holds a zero byte", "Name a text file.")
     if not text.strip():
-        raise _refused(given, "is empty", "Write down what is wanted, in a line or two.")
+        raise _brief_refusal(given, "is empty", "Write down what is wanted, in a line or two.")
     identity = real.relative_to(top) if real.is_relative_to(top) else real
     return Brief(path=str(identity), digest=digest_of(data), characters=len(text.strip()))
 
@@ -114,16 +116,16 @@ def _read(path: Path) -> bytes:
         # Else the open itself would hang at a named pipe.
         with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise _refused(path, "is not a regular file", "Name a text file.")
+                raise _brief_refusal(path, "is not a regular file", "Name a text file.")
             return file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         why = getattr(error, "strerror", None) or error
-        raise _refused(
+        raise _brief_refusal(
             path, f"cannot be read: {why}", "Name another; --select shows those of ideas/active/."
         ) from error
 
 
-def _refused(path: Path, why: str, next_step: str) -> RunRefusedError:
+def _brief_refusal(path: Path, why: str, next_step: str) -> RunRefusedError:
     return RunRefusedError(f"the brief {path} {why}", next_step=next_step)
 
 
@@ -199,13 +201,13 @@ def issue_run(client: Client, name: str) -> IssueRun | None:
         workflow_id=workflow_id,
         status=record.status,
         params=dict(client.plan(workflow_id).params),
-        settings=typed.convert(arguments, Settings),
+        settings=typed.convert(arguments, IssueSettings),
         is_own=_is_own(record.root, client.place),
-        dropped=_dropped(client, workflow_id, record.status),
+        dropped=_how_dropped(client, workflow_id, record.status),
     )
 
 
-def _dropped(client: Client, workflow_id: str, status: str) -> Literal["", "aborted", "rejected"]:
+def _how_dropped(client: Client, workflow_id: str, status: str) -> Literal["", "aborted", "rejected"]:
     if status == "failed" and client.show(workflow_id).is_rejected:
         return "rejected"
     return "aborted" if status == "aborted" else ""
@@ -216,7 +218,7 @@ def _is_own(root: str, place: Place) -> bool:
     return root == str(place.root) or Path(place.database).is_relative_to(place.root)
 
 
-def unfinished(client: Client) -> list[IssueRun]:
+def list_unfinished(client: Client) -> list[IssueRun]:
     """Issue runs of this worktree that are not over, newest first."""
     left = [record for record in client.list_runs(statuses=UNFINISHED) if record.name == NAME]
     found = (issue_run(client, record.workflow_id.removeprefix("issue-")) for record in left)
@@ -232,7 +234,7 @@ def parameters(brief: Brief, name: str) -> dict[str, str]:
     return {"brief": brief.path, "name": name, "digest": brief.digest, "prompts": prompts_digest()}
 
 
-def flow_of(settings: Settings) -> Any:
+def flow_of(settings: IssueSettings) -> Any:
     return issue_flow(**settings.arguments())
 
 
@@ -246,12 +248,12 @@ def changes_since(run: IssueRun, brief: Brief, asked: Mapping[str, Any]) -> list
     for name, value in asked.items():
         before = getattr(run.settings, name)
         if before != value:
-            found.append(f"{_WORDS.get(name, name)}: {_told(before)} then, {_told(value)} now")
+            found.append(f"{_WORDS.get(name, name)}: {_spell(before)} then, {_spell(value)} now")
     return found
 
 
 _WORDS = {"filer": "what files", "max_rounds": "the most rounds", "gates": "the gates", "budget": "the budget"}
 
 
-def _told(value: object) -> str:
+def _spell(value: object) -> str:
     return ",".join(map(str, value)) or "none" if isinstance(value, tuple) else str(value)

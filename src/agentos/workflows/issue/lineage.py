@@ -26,7 +26,7 @@ def done_folder(name: str, number: str) -> Path:
 def write_artefact(root: Path, name: str, number: int, kind: str, text: str) -> str:
     """Write an artefact, whole or not at all, unless it is there; its path from the root."""
     file = active_folder(name) / f"{number:03}-{kind}"
-    _written(root, file, text)
+    _write(root, file, text)
     return str(file)
 
 
@@ -36,7 +36,7 @@ def read_artefact(root: Path, file: str, otherwise: str) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        _written(root, Path(file), otherwise)
+        _write(root, Path(file), otherwise)
         return otherwise
 
 
@@ -44,7 +44,7 @@ def move_to_done(root: Path, name: str, number: str, last: str, text: str) -> st
     """Write the last artefact and move the folder to where filed ones lie. Safe to repeat wherever it was cut off."""
     active, done = active_folder(name), done_folder(name, number)
     where = done if (root / done).is_dir() and not (root / active).is_dir() else active
-    _written(root, where / last, text)
+    _write(root, where / last, text)
     if where == active:
         _inside(root, done.parent).mkdir(parents=True, exist_ok=True)
         try:
@@ -57,7 +57,7 @@ def move_to_done(root: Path, name: str, number: str, last: str, text: str) -> st
     return str(done)
 
 
-def _written(root: Path, file: Path, text: str) -> None:
+def _write(root: Path, file: Path, text: str) -> None:
     folder = _inside(root, file.parent)
     target, half = folder / file.name, folder / f".{file.name}.{os.getpid()}"
     try:

@@ -41,16 +41,16 @@ def prompts_digest() -> str:
 
 def drafting_prompt(brief: str, draft: str, feedback: str) -> str:
     """The first draft, or the next one: with the last draft and what was said about it, if only by the human."""
-    parts = [DRAFTING, _quoted("brief", brief)]
+    parts = [DRAFTING, _quote("brief", brief)]
     if draft:
-        parts.append(_quoted("last-draft", draft))
+        parts.append(_quote("last-draft", draft))
     if feedback:
-        parts += [_quoted("feedback", feedback), "Write the whole issue anew, with what the feedback asks for."]
+        parts += [_quote("feedback", feedback), "Write the whole issue anew, with what the feedback asks for."]
     return "\n".join(parts)
 
 
 def reviewing_prompt(brief: str, draft: str) -> str:
-    return "\n".join((REVIEWING, _quoted("brief", brief), _quoted("draft", draft)))
+    return "\n".join((REVIEWING, _quote("brief", brief), _quote("draft", draft)))
 
 
 def feedback_of(summary: str, changes: list[str], said: str) -> str:
@@ -59,5 +59,5 @@ def feedback_of(summary: str, changes: list[str], said: str) -> str:
     return "\n\n".join(part for part in (said, review) if part)
 
 
-def _quoted(what: str, text: str) -> str:
+def _quote(what: str, text: str) -> str:
     return f"<{what}>\n{text.strip()}\n</{what}>\n"

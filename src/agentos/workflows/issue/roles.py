@@ -40,7 +40,7 @@ def parse_role(text: str, option: str) -> Role:
     """The role that was typed. RunRefusedError, naming the option, where it is none."""
     kind, colon, rest = text.partition(":")
     if not colon or not rest.strip():
-        raise _refused(option, _FORMS, text)
+        raise _option_refusal(option, _FORMS, text)
     match kind:
         case "command":
             return Role(kind="command", argv=_words(rest, option))
@@ -49,9 +49,9 @@ def parse_role(text: str, option: str) -> Role:
         case "agent":
             name, _, model = rest.strip().partition(":")
             if name not in _NAMES:
-                raise _refused(option, f"one of the agents {', '.join(_NAMES)}", name, nearest(name, _NAMES))
+                raise _option_refusal(option, f"one of the agents {', '.join(_NAMES)}", name, nearest(name, _NAMES))
             return Role(kind="agent", name=name, model=model)
-    raise _refused(option, _FORMS, text)
+    raise _option_refusal(option, _FORMS, text)
 
 
 def parse_filer(text: str, option: str = "--file-with") -> Filer:
@@ -60,7 +60,7 @@ def parse_filer(text: str, option: str = "--file-with") -> Filer:
         return Filer(kind=text)  # type: ignore[arg-type]  # told apart above
     kind, _, rest = text.partition(":")
     if kind != "command" or not rest.strip():
-        raise _refused(option, "gh, none or command:PROGRAM [ARGUMENT …]", text)
+        raise _option_refusal(option, "gh, none or command:PROGRAM [ARGUMENT …]", text)
     return Filer(kind="command", argv=_words(rest, option))
 
 
@@ -68,9 +68,9 @@ def _words(text: str, option: str) -> tuple[str, ...]:
     try:
         return tuple(shlex.split(text))
     except ValueError as error:
-        raise _refused(option, f"words as a shell would take them apart ({error})", text) from error
+        raise _option_refusal(option, f"words as a shell would take them apart ({error})", text) from error
 
 
-def _refused(option: str, takes: str, text: str, hint: str = "") -> RunRefusedError:
+def _option_refusal(option: str, takes: str, text: str, hint: str = "") -> RunRefusedError:
     step = "`agentos issue --help` has examples."
     return RunRefusedError(f"{option} takes {takes}, not {text!r}{hint}", next_step=step)

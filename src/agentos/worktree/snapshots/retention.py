@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -72,9 +71,21 @@ def retain_ids(worktree: Worktree, workflow_id: str, ids: Collection[str], *, un
     return len(gone)
 
 
-def forget(worktree: Worktree, workflow_id: str) -> int:
-    """Let go of every snapshot of a run."""
-    return retain_ids(worktree, workflow_id, (), undo=0)
+def forget(worktree: Worktree, workflow_ids: Collection[str]) -> int:
+    """Let go of every snapshot of these runs, those for undo among them; gives how many went. One call of git."""
+    refs = refs_by_run(worktree)
+    gone = {ref: oid for workflow_id in workflow_ids for ref, oid in refs.get(workflow_id, {}).items()}
+    if gone:
+        _delete_refs(worktree.store_git(), gone)
+    return len(gone)
+
+
+def refs_by_run(worktree: Worktree) -> dict[str, dict[str, str]]:
+    """The snapshots of this worktree's runs: for each run the ids by their refs."""
+    found: dict[str, dict[str, str]] = {}
+    for ref, oid in _own_refs(worktree).items():
+        found.setdefault(run_of(ref), {})[ref] = oid
+    return found
 
 
 def _delete_refs(git: Git, refs: Mapping[str, str]) -> None:
@@ -86,7 +97,7 @@ def _delete_refs(git: Git, refs: Mapping[str, str]) -> None:
 
 def captured_runs(worktree: Worktree) -> dict[str, int]:
     """The runs of this worktree that snapshots are kept of, and how many; whether a database knows them or not."""
-    return Counter(run_of(ref) for ref in _own_refs(worktree))
+    return {run: len(refs) for run, refs in refs_by_run(worktree).items()}
 
 
 def forget_worktree(worktree: Worktree) -> int:

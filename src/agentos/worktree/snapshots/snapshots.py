@@ -370,6 +370,15 @@ def tree_patch(worktree: Worktree, old: str, new: str, *, paths: Collection[str]
         raise
 
 
+def count_lines(worktree: Worktree, old: str, new: str) -> tuple[int, int]:
+    """How many lines the second tree has that the first has not, and the other way round; none of binary files."""
+    check_ids(old, new)
+    argv = ("diff-tree", "-r", "--numstat", "--no-renames", "--no-ext-diff", "--no-textconv", old, new)
+    counts = [line.split(b"\t")[:2] for line in worktree.store_git().ask(*argv).splitlines()]
+    text = [(int(added), int(removed)) for added, removed in counts if added != b"-"]
+    return sum(added for added, _ in text), sum(removed for _, removed in text)
+
+
 def changed_since(worktree: Worktree, snapshot: Snapshot) -> list[str]:
     """The paths that differ now from the snapshot: content, kind, permission bits, what came and what went."""
     with session(worktree, seconds=LIMITS.seconds) as opened:
@@ -379,6 +388,14 @@ def changed_since(worktree: Worktree, snapshot: Snapshot) -> list[str]:
         modes = mode_changes(opened.git(), snapshot.tree, snapshot.manifest.modes, now.modes)
     folders = set(snapshot.manifest.empty) ^ set(now.empty)
     return sorted({change.path for change in changes} | modes | folders)
+
+
+def current_tree(worktree: Worktree) -> str:
+    """The tree of the files as they are now; empty where part of them cannot be captured. Writes no snapshot."""
+    with session(worktree, seconds=LIMITS.seconds) as opened:
+        now = capture(opened, LIMITS)
+        known_files.save(worktree, now.known)
+    return "" if now.partial else now.tree
 
 
 def is_unchanged(worktree: Worktree, since: Snapshot, *, limits: SnapshotLimits = LIMITS) -> bool:

@@ -1,7 +1,7 @@
 -- Questions about the schema as a whole, for `agentos db stats` and `agentos doctor`. They only read.
 
--- count: how many runs a scope has
-SELECT count(*) FROM $schema.run WHERE scope = ANY ($1::bigint[]);
+-- count: how many runs a scope has, and how many events there are in all scopes
+SELECT count(*) FILTER (WHERE scope = ANY ($1::bigint[])), coalesce(sum(sequence), 0)::bigint FROM $schema.run;
 
 -- blobs: how many large outputs, and how large
 SELECT count(*), coalesce(sum(size), 0)::bigint FROM $schema.blob;
@@ -22,3 +22,18 @@ SELECT r.id, r.name, r.sequence, (SELECT count(*) FROM $schema.checkpoint AS c W
            AND c.sequence <> (SELECT coalesce(max(d.sequence), -1) FROM $schema.checkpoint AS d
                               WHERE d.run = r.no AND NOT d.abandoned)) END
 FROM $schema.run AS r WHERE r.id = ANY ($2::text[]) AND r.scope = ANY ($3::bigint[]) ORDER BY bytes DESC, r.no;
+
+-- statuses: how many runs of these scopes stand in each stored status, by an index alone
+SELECT status, count(*) FROM $schema.run WHERE scope = ANY ($1::bigint[]) GROUP BY status;
+
+-- undriven: of those that should go by now and that nobody holds, how many are in each status and queue, and when the
+-- oldest began
+SELECT status, kind = 'workflow', coalesce(queue, ''), count(*), min(created_at) FROM $schema.run
+WHERE scope = ANY ($1::bigint[]) AND status IN ('pending', 'running', 'queued') AND holder IS NULL
+AND (status <> 'queued' OR ready_at <= (extract(epoch FROM statement_timestamp()) * 1000000)::bigint) GROUP BY 1, 2, 3;
+
+-- held: runs under way whose lease was not let go; whether it is current, and for how long it has been over
+SELECT status, kind = 'workflow', coalesce(queue, ''), created_at, holder, lease_until > clock_timestamp(),
+       extract(epoch FROM clock_timestamp() - lease_until)::double precision
+FROM $schema.run
+WHERE scope = ANY ($1::bigint[]) AND status IN ('pending', 'running', 'waiting') AND holder IS NOT NULL;

@@ -30,10 +30,11 @@ SELECT run, (body ->> 'to_seq')::bigint AS after, seq AS before FROM _turn WHERE
 CREATE VIEW runs AS
 SELECT r.id AS workflow_id, r.name, r.kind,
        CASE WHEN r.status IN ('pending', 'running') AND (r.holder IS NULL OR r.lease_until < statement_timestamp())
-            THEN 'interrupted' ELSE r.status END AS status,
+            THEN 'interrupted' WHEN r.status = 'queued' THEN 'pending' ELSE r.status END AS status,
        r.layer, r.layers, r.epoch, r.sequence, _utc(r.created_at) AS created_at, _utc(r.updated_at) AS updated_at,
        r.source, r.root, r.host, r.fingerprint, r.parent_id, r.labels::jsonb AS labels, r.plan_revision,
-       r.holder::jsonb AS holder, s.repository, s.worktree, r.no AS number
+       r.holder::jsonb AS holder, s.repository, s.worktree, r.no AS number,
+       r.queue, r.priority, _utc(r.ready_at) AS ready_at
 FROM run AS r JOIN scope AS s ON s.no = r.scope;
 
 -- The journal with type names, and large outputs put back in place.
@@ -46,22 +47,10 @@ SELECT r.id AS workflow_id, e.seq, _utc(e.at) AS at, coalesce(t.name, e.type::te
 FROM run AS r JOIN scope AS s ON s.no = r.scope JOIN event AS e ON e.run = r.no
 LEFT JOIN event_type AS t ON t.code = e.type;
 
--- Each task that anything has happened to, as it stands at the head of its run. The output of a fan-out (for_each) is
--- NULL here: it is the list of its items' outputs. Folded run by run, so that who asks for one run reads its rows alone.
-CREATE VIEW tasks AS
-SELECT r.id AS workflow_id, m.task_id, (m.body ->> 'layer')::integer AS layer,
-       CASE m.type WHEN 9 THEN 'running' WHEN 11 THEN 'retrying' WHEN 12 THEN 'complete' WHEN 14 THEN 'skipped'
-                   WHEN 13 THEN coalesce(m.body ->> 'status', 'failed') WHEN 19 THEN 'waiting' ELSE 'pending' END
-           AS status,
-       m.attempts,
-       CASE WHEN m.type <> 12 OR m.body -> 'gathered' = 'true' THEN NULL
-            ELSE coalesce((SELECT b.body::jsonb FROM blob AS b WHERE b.run = r.no AND b.digest = m.blob),
-                          m.body -> 'output', 'null') END AS output,
-       CASE WHEN m.type IN (11, 13) THEN m.body -> 'error' END AS error,
-       CASE WHEN m.type IN (12, 13) THEN coalesce((m.body ->> 'execution_time_ms')::double precision, 0.0) END
-           AS execution_time_ms,
-       CASE m.type WHEN 14 THEN coalesce(m.body ->> 'because', '') END AS because,
-       s.repository, s.worktree
+-- Inside: of each run what happened last to each of its tasks. Folded run by run: whoever asks for some runs reads their
+-- rows alone.
+CREATE VIEW _mark AS
+SELECT r.no AS run, r.id, r.status AS run_status, m.task_id, m.type, m.body, m.blob, m.attempts, s.repository, s.worktree
 FROM run AS r JOIN scope AS s ON s.no = r.scope CROSS JOIN LATERAL (
     WITH live AS (
         SELECT e.seq, e.type, coalesce(e.plain, e.body)::jsonb AS body, e.blob FROM event AS e
@@ -96,6 +85,37 @@ FROM run AS r JOIN scope AS s ON s.no = r.scope CROSS JOIN LATERAL (
            sum(CASE WHEN type = 9 AND body <> '{}' THEN 1 ELSE 0 END) OVER (PARTITION BY task_id) AS attempts
     FROM mark WHERE task_id IS NOT NULL ORDER BY task_id, seq DESC
 ) AS m WHERE m.type <> 24;
+
+-- Each task that anything has happened to, as it stands at the head of its run. The output of a fan-out (for_each) is
+-- NULL here: it is the list of its items' outputs. In three parts, so that whoever asks for a status finds the few runs
+-- that have such tasks: what is complete; what runs that have ended left, in the statuses that task_left says they may
+-- have; and what is not complete of runs under way.
+CREATE VIEW tasks AS
+SELECT m.id AS workflow_id, m.task_id, (m.body ->> 'layer')::integer AS layer, 'complete' AS status, m.attempts,
+       CASE WHEN m.body -> 'gathered' = 'true' THEN NULL
+            ELSE coalesce((SELECT b.body::jsonb FROM blob AS b WHERE b.run = m.run AND b.digest = m.blob),
+                          m.body -> 'output', 'null') END AS output,
+       NULL::jsonb AS error, coalesce((m.body ->> 'execution_time_ms')::double precision, 0.0) AS execution_time_ms,
+       NULL AS because, m.repository, m.worktree
+FROM _mark AS m WHERE m.type = 12
+UNION ALL
+SELECT m.id, m.task_id, (m.body ->> 'layer')::integer, k.status, m.attempts, NULL,
+       CASE WHEN m.type IN (11, 13) THEN m.body -> 'error' END,
+       CASE m.type WHEN 13 THEN coalesce((m.body ->> 'execution_time_ms')::double precision, 0.0) END,
+       CASE m.type WHEN 14 THEN coalesce(m.body ->> 'because', '') END, m.repository, m.worktree
+FROM task_left AS k JOIN _mark AS m ON m.run = k.run
+WHERE m.run_status IN ('complete', 'failed', 'aborted') AND m.type <> 12
+  AND k.status = CASE m.type WHEN 9 THEN 'running' WHEN 11 THEN 'retrying' WHEN 14 THEN 'skipped' WHEN 19 THEN 'waiting'
+                               WHEN 13 THEN coalesce(m.body ->> 'status', 'failed') ELSE 'pending' END
+UNION ALL
+SELECT m.id, m.task_id, (m.body ->> 'layer')::integer,
+       CASE m.type WHEN 9 THEN 'running' WHEN 11 THEN 'retrying' WHEN 14 THEN 'skipped' WHEN 19 THEN 'waiting'
+                   WHEN 13 THEN coalesce(m.body ->> 'status', 'failed') ELSE 'pending' END,
+       m.attempts, NULL,
+       CASE WHEN m.type IN (11, 13) THEN m.body -> 'error' END,
+       CASE m.type WHEN 13 THEN coalesce((m.body ->> 'execution_time_ms')::double precision, 0.0) END,
+       CASE m.type WHEN 14 THEN coalesce(m.body ->> 'because', '') END, m.repository, m.worktree
+FROM _mark AS m WHERE m.run_status IN ('pending', 'running', 'waiting', 'paused') AND m.type <> 12;
 
 -- Inside: the state at a cut, folded from the journal up to its sequence. What a rollback left behind does not count.
 -- A function of its own, since a server that compiles expensive queries would take seconds to compile this one.

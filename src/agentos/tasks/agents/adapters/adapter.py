@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, Protocol
 
 import msgspec
@@ -74,6 +74,26 @@ class SignIn(msgspec.Struct, frozen=True):
     file: str
 
 
+SessionTally = Callable[[str], Usage | None]
+"""Takes a transcript line by line, and says what the whole session has used, as of lines that tell."""
+
+
+class MessageTally:
+    """For transcripts that tell it message by message. One may stand there several times, and grow."""
+
+    def __init__(self, messages: Callable[[dict[str, Any]], Iterable[tuple[str, Usage]]]) -> None:
+        """`messages`: the id of each message in a line that says what it used, and that."""
+        self._messages = messages
+        self._used: dict[str, Usage] = {}
+        self._total = Usage()
+
+    def __call__(self, line: str) -> Usage | None:
+        for id, used in self._messages(document(line)):
+            self._total += used.beyond(self._used.get(id, Usage()))
+            self._used[id] = used
+        return self._total if self._used else None
+
+
 class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """What one agent can be told, and what it cannot."""
 
@@ -97,8 +117,8 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """Takes a list of allowed tools."""
     transcript: TranscriptLocation | None = None
     """None: it keeps no file that could be copied."""
-    tokens_of: Callable[[str], Usage | None] | None = None
-    """What a line of the transcript says that the whole session has used, where the stream does not tell in time."""
+    tokens_of: Callable[[], SessionTally] | None = None
+    """Adds up what a transcript says that its session used: the stream may be cut off before it tells."""
     sign_in: SignIn | None = None
     """None: it has too many ways."""
     keeps: tuple[KeptFolder, ...] = ()

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
+
+import msgspec
 
 from agentos.machine.events import Usage
 from agentos.tasks.agents.adapters.adapter import (
@@ -14,6 +17,7 @@ from agentos.tasks.agents.adapters.adapter import (
     AgentVerdict,
     Ask,
     KeptFolder,
+    MessageTally,
     SignIn,
     StreamUpdate,
     Traits,
@@ -27,6 +31,13 @@ from agentos.tasks.agents.adapters.adapter import (
     tool_line,
 )
 
+
+def _messages(line: dict[str, Any]) -> Iterator[tuple[str, Usage]]:
+    message = part(line, "message")
+    if line.get("type") == "assistant" and (used := _usage(part(message, "usage"))).tokens:
+        yield str(message.get("id")), used
+
+
 _FIXED = ("settings.json", "settings.local.json", "CLAUDE.md", "hooks", "commands", "agents", "skills", "plugins")
 TRAITS = Traits(
     program="claude",
@@ -36,6 +47,7 @@ TRAITS = Traits(
     counts_turns=True,
     takes_schema=True,
     transcript=TranscriptLocation("CLAUDE_CONFIG_DIR", ".claude", "projects/*/{id}.jsonl"),
+    tokens_of=lambda: MessageTally(_messages),
     sign_in=SignIn(("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN"), ".credentials.json"),
     keeps=(KeptFolder("CLAUDE_CONFIG_DIR", ".claude", fixed=_FIXED),),
     home_files=(".claude.json",),
@@ -75,13 +87,12 @@ def call(ask: Ask) -> AgentInvocation:
 
 
 class ClaudeReader:
-    """Counts tokens message by message; the result at the end has the cost and what was missed."""
+    """Counts tokens message by message; the result at the end has the cost and all that was used."""
 
     def __init__(self) -> None:
         self._counted: set[str] = set()
         self._at_work: set[str] = set()
         """Tools that were called and have not answered: only then is a turn over."""
-        self._used = Usage()
         self._result: dict[str, Any] = {}
         self._resets_at: float | None = None
         self._message = ""
@@ -126,7 +137,6 @@ class ClaudeReader:
         if id in self._counted or not used.tokens:
             return StreamUpdate(shown=tuple(shown), goes_on=goes_on)
         self._counted.add(id)
-        self._used += used
         return StreamUpdate(shown=tuple(shown), used=used, goes_on=goes_on)
 
     def verdict(self, ended: AgentExit) -> AgentVerdict:
@@ -148,7 +158,7 @@ class ClaudeReader:
             why=why if failed else "",
             json=result.get("structured_output"),
             turns=count(result.get("num_turns")),
-            used=self._rest(result),
+            used=_used_by_models(result),
             cost_usd=number(result.get("total_cost_usd")),
             denials=tuple(
                 tool_line(part(one).get("tool_name"), part(one).get("tool_input"))
@@ -170,28 +180,23 @@ class ClaudeReader:
         word = outcome_of_text(why)
         return "api_5xx" if word == "agent_error" and why.startswith("API Error") else word
 
-    def _rest(self, result: dict[str, Any]) -> Usage:
-        """What the messages had not told: most of the tokens of long answers."""
-        models = part(result, "modelUsage").values()
-        total = Usage()
-        for model in models:
-            numbers = part(model)
-            read, written = count(numbers.get("cacheReadInputTokens")), count(numbers.get("cacheCreationInputTokens"))
-            total += Usage(
-                input_tokens=count(numbers.get("inputTokens")) + read + written,
-                output_tokens=count(numbers.get("outputTokens")),
-                cached_tokens=read,
-            )
-        if not models:
-            total = _usage(part(result, "usage"))
-        return Usage(
-            input_tokens=max(0, total.input_tokens - self._used.input_tokens),
-            output_tokens=max(0, total.output_tokens - self._used.output_tokens),
-            cached_tokens=max(0, total.cached_tokens - self._used.cached_tokens),
-        )
-
 
 reader = ClaudeReader
+
+
+def _used_by_models(result: dict[str, Any]) -> Usage:
+    """By all of them, also in answers that no message told of. Which calls those were is not told."""
+    models = part(result, "modelUsage").values()
+    total = Usage()
+    for model in models:
+        numbers = part(model)
+        read, written = count(numbers.get("cacheReadInputTokens")), count(numbers.get("cacheCreationInputTokens"))
+        total += Usage(
+            input_tokens=count(numbers.get("inputTokens")) + read + written,
+            output_tokens=count(numbers.get("outputTokens")),
+            cached_tokens=read,
+        )
+    return total if models else msgspec.structs.replace(_usage(part(result, "usage")), calls=0)
 
 
 def _usage(numbers: dict[str, Any]) -> Usage:

@@ -52,7 +52,7 @@ TRAITS = Traits(
     takes_tools=False,
     takes_schema=True,
     transcript=TranscriptLocation("CODEX_HOME", ".codex", "sessions/*/*/*/rollout-*-{id}.jsonl"),
-    tokens_of=tokens_of,
+    tokens_of=lambda: tokens_of,
     sign_in=SignIn(("OPENAI_API_KEY", "CODEX_API_KEY"), "auth.json"),
     keeps=(KeptFolder("CODEX_HOME", ".codex", fixed=("config.toml", "AGENTS.md", "prompts", "rules", "skills")),),
     variables=("CODEX_", "OPENAI_"),

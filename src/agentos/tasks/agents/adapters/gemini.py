@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from agentos.machine.events import Usage
@@ -13,6 +14,7 @@ from agentos.tasks.agents.adapters.adapter import (
     AgentVerdict,
     Ask,
     KeptFolder,
+    MessageTally,
     SignIn,
     StreamUpdate,
     Traits,
@@ -24,10 +26,27 @@ from agentos.tasks.agents.adapters.adapter import (
     tool_line,
 )
 
+
+def _messages(line: dict[str, Any]) -> Iterator[tuple[str, Usage]]:
+    """A message by itself, or several that a line sets."""
+    several = part(line, "$set").get("messages")
+    for message in several if isinstance(several, list) else [line]:
+        tokens = part(message, "tokens")
+        used = Usage(
+            input_tokens=count(tokens.get("input")),
+            output_tokens=count(tokens.get("output")) + count(tokens.get("thoughts")),
+            cached_tokens=count(tokens.get("cached")),
+            calls=1,
+        )
+        if used.tokens:
+            yield str(message.get("id")), used
+
+
 TRAITS = Traits(
     program="gemini",
     package="@google/gemini-cli",
     transcript=TranscriptLocation("GEMINI_CLI_HOME", "", ".gemini/tmp/*/chats/session-*-{short}.json*"),
+    tokens_of=lambda: MessageTally(_messages),
     sign_in=SignIn(("GEMINI_API_KEY", "GOOGLE_API_KEY"), ".gemini/oauth_creds.json"),
     keeps=(
         KeptFolder("GEMINI_CLI_HOME", "", ".gemini", fixed=("settings.json", "GEMINI.md", "commands", "extensions")),

@@ -1,0 +1,127 @@
+"""Where a submitted run works: on the commit and the files it was submitted with, or nowhere.
+
+Where the worktree it belongs to still has them, there. Otherwise in a linked worktree of its own, made from them below
+`.agentos/runs`: nobody's files are written over. That of a run which changes files is the user's once it is made, and
+whoever goes on with the run works there; that of another run is made for one drive and removed after it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import quote
+
+from msgspec.structs import replace
+
+from agentos.exceptions import RunRefusedError, SnapshotNotFoundError
+from agentos.ids import short_id
+from agentos.store.port import RunRecord
+from agentos.workflow.place.location import FOLDER
+from agentos.workflow.place.origin import SubmittedFrom, head_commit
+from agentos.workflow.place.place import Place
+from agentos.worktree.git import Git, clean_env
+from agentos.worktree.linked_worktrees import make_linked, release_linked, remove_linked
+from agentos.worktree.snapshots.manifest import FORMAT, Head, Manifest
+from agentos.worktree.snapshots.snapshots import Snapshot, current_tree, find, is_unchanged
+from agentos.worktree.snapshots.store import FOLDER as FOLDER_IN_GIT
+from agentos.worktree.snapshots.store import Worktree, open_worktree
+
+_LABEL = "submitted"
+_WHOLE = "whole"
+"""Marks a worktree of ours that was made to its end."""
+
+
+def own_folder(place: Place, workflow_id: str) -> Path:
+    """Where a worktree of this run alone is, if it has one."""
+    return place.belongs_to / FOLDER / "runs" / quote(workflow_id, safe="")
+
+
+def working_place(place: Place, record: RunRecord) -> Place:
+    """The place as it is, or with the run's own worktree as its root, where that was made and kept."""
+    path = own_folder(place, record.workflow_id)
+    return replace(place, root=path, home=place.root) if place.home is None and _is_whole(path) else place
+
+
+def place_submitted(place: Place, record: RunRecord, origin: SubmittedFrom) -> Place:
+    """Where a run that has not begun works; its own worktree is made where it needs one.
+
+    RunRefusedError where neither the commit nor the files it was submitted with can be had here.
+    """
+    path = own_folder(place, record.workflow_id)
+    head = head_commit(place.root)
+    if not origin.tree and head == origin.commit:
+        return place
+    worktree = open_worktree(place.root)
+    snapshot = _snapshot_of(worktree, origin)
+    if snapshot is None:
+        raise _missing_error(place, record, origin)
+    if origin.tree and _is_there(worktree, snapshot, origin, head):
+        return place
+    if not (origin.tree and _is_whole(path)):
+        remove_linked(worktree, path)  # a killed worker left it
+        made = make_linked(worktree, snapshot, path, workflow_id=record.workflow_id, label=_LABEL)
+        (made.folder / _WHOLE).touch()
+    if origin.tree:
+        release_linked(worktree, path)
+    return replace(place, root=path, home=place.root)
+
+
+def leave_worktree(place: Place, origin: SubmittedFrom) -> None:
+    """The end of a drive in a worktree that was made for it alone: it goes, with everything in it."""
+    if place.home is not None and not origin.tree:
+        remove_linked(open_worktree(place.home), place.root)
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether there is a worktree of ours that was made to its end."""
+    try:
+        git_dir = (path / ".git").read_text().removeprefix("gitdir: ").strip()
+    except OSError:
+        return False
+    return (Path(git_dir) / FOLDER_IN_GIT / _WHOLE).exists()
+
+
+def _is_there(worktree: Worktree, snapshot: Snapshot, origin: SubmittedFrom, head: str) -> bool:
+    """Whether the files of the worktree are those that the run was submitted with, and HEAD is."""
+    if snapshot.manifest.place == worktree.identity:
+        return is_unchanged(worktree, snapshot)
+    return head == origin.commit and current_tree(worktree) == origin.tree
+
+
+def _snapshot_of(worktree: Worktree, origin: SubmittedFrom) -> Snapshot | None:
+    """The files it was submitted with: as they were kept in this repository, else as the commit has them, if those are
+    the same; None where they are not here."""
+    if origin.snapshot:
+        try:
+            return find(worktree, origin.snapshot)
+        except SnapshotNotFoundError:
+            pass
+    git = worktree.user_git()
+    found = git.run("rev-parse", "--verify", "--quiet", f"{origin.commit or 'HEAD'}^{{tree}}", ok=(0, 1, 128))
+    tree = os.fsdecode(found.stdout).strip()
+    if not origin.commit or not tree or (origin.tree and tree != origin.tree):
+        return None
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    head = Head(oid=origin.commit)
+    manifest = Manifest(format=FORMAT, workflow_id="", name="", at=now, git="", head=head)
+    return Snapshot(id=origin.commit, tree=tree, manifest=manifest)
+
+
+def _missing_error(place: Place, record: RunRecord, origin: SubmittedFrom) -> RunRefusedError:
+    run = shlex.quote(short_id(record.workflow_id))
+    here = f"`agentos resume {run} --repo {shlex.quote(str(place.root))}` runs it on the files as they are here."
+    git = Git(cwd=place.root, env=clean_env(os.environ), timeout_s=10.0)
+    commit = origin.commit[:12]
+    if not origin.commit or git.run("cat-file", "-e", f"{origin.commit}^{{commit}}", ok=range(256)).status == 0:
+        return RunRefusedError(
+            f"run {record.workflow_id} was submitted with changes that were not committed, and they are not in this "
+            "repository",
+            next_step=f"Start a worker where it was submitted ({record.root}), or commit them, and submit it again. "
+            f"{here}",
+        )
+    return RunRefusedError(
+        f"run {record.workflow_id} was submitted from commit {commit}, which {place.root} does not have",
+        next_step=f"Fetch it: git -C {shlex.quote(str(place.root))} fetch --all. {here}",
+    )
