@@ -46,8 +46,11 @@ from tests.models.replies import Failure, server_error, too_many  # noqa: E402
 WANTED = ("claude", "codex")
 LEFT_OUT = ("gemini", "opencode", "copilot")
 STEPS = 3
+LEFT_IN_PEACE = 25
+"""So many drives of one run are struck at. On a busy machine strikes come faster than a run gets on: from here on only
+reboots and limits meet it."""
 MAX_DRIVES = 40
-"""Of one run: one that needs more does not come to its end."""
+"""Of one run: one that needs more, left in peace, does not come to its end."""
 PATIENCE_S = 240.0
 """For one drive; a session limit that resets takes a minute of it."""
 BEAT_S = (0.5, 4.5)
@@ -253,7 +256,7 @@ class Night:
         due = list(TROUBLE)
         while not self.over.wait(self.chance.uniform(*BEAT_S) * self.pace):
             with self.lock:
-                going = sorted(self.going)
+                going = sorted(run for run in self.going if self.drives[run] < LEFT_IN_PEACE)
             if not going:
                 continue
             resting = time.monotonic() < rested + REST_S
