@@ -406,7 +406,8 @@ class Termination:
                 self._child.signal(signal.SIGTERM)
                 self._child.signal(signal.SIGCONT)  # one that was stopped would never notice
                 until = self._loop.time() + grace_s
-                await self._pause(grace_s)
+                if not self._child.exited.done():
+                    await self._pause(grace_s)
                 while not self.cancelled and self._loop.time() < until and not await self._is_empty():
                     await self._pause(_LOOK_AGAIN_S)
             self._child.signal(signal.SIGKILL)
