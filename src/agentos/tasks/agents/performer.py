@@ -334,8 +334,8 @@ class AgentPerformer:
                     "turns did, and sums are too low by that",
                 )
             ending = msgspec.structs.replace(ending, warnings=warnings)
-        if verdict.outcome == "api_rate":
-            call.cool_down(_rest_s(errand, verdict))
+        if verdict.outcome == "api_rate" and (rest_s := _rest_s(errand, verdict)):
+            call.cool_down(rest_s)
         await _log_end(errand, ending, verdict, follower.session or session.id)
         refuse_cut_short(ending, last_words(None, err), spec.definition.timeout_s)
         cut_off = ending.why == "stopped" or was_ended(ending.status)
@@ -488,8 +488,10 @@ def _known_limit(errand: Assignment, verdict: AgentVerdict) -> LimitReached | No
 def _rest_s(errand: Assignment, verdict: AgentVerdict) -> float:
     """How long nobody calls with the agent's credential; a limit of one model says nothing about others."""
     limit = _limit_of(verdict)
-    if limit is None or limit.until is None or errand.spec.definition.on_limit.act == "switch":
+    if limit is None or limit.until is None:
         return verdict.retry_after_s or COOL_DOWN_S
+    if errand.spec.definition.on_limit.act == "switch":
+        return 0.0
     return max(0.0, (limit.until - datetime.now(UTC)).total_seconds())
 
 
