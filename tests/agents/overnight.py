@@ -447,14 +447,13 @@ def check_payments(night: Night, run: str) -> Ledger:
         starts = sum(isinstance(event, TaskStart) and event.task_id == job.task for event in events)
         used = [event.usage for event in events if isinstance(event, TaskUsage) and event.task_id == job.task]
         told = (sum(one.input_tokens for one in used), sum(one.output_tokens for one in used))
-        ledger += _check_job(job, answers, starts, told, cuts)
+        ledger += check_job(job, answers, 1 if job.task == "plan" else STEPS + 1, starts, told, cuts)
     return ledger
 
 
-def _check_job(
-    job: Job, answers: list[Paid], starts: int, told: tuple[int, int], cuts: list[tuple[float, float]]
+def check_job(
+    job: Job, answers: list[Paid], needed: int, starts: int, told: tuple[int, int], cuts: list[tuple[float, float]]
 ) -> Ledger:
-    needed = 1 if job.task == "plan" else STEPS + 1
     most = needed * starts if job.task == "program" else needed + MORE * (starts - 1)
     wrong = []
     if not needed <= len(answers) <= most:
