@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -205,8 +207,21 @@ def test_a_run_that_is_driven_goes_on_by_itself(repo: Path, visitor: Visitor) ->
     client.start_detached("ask", workflow_id="ask-2", gates="wait")
     wait_until(lambda: client.view("ask-2").gates)
     page = visitor.get(gate_url("ask-2", "approve:ship"))
-    assert 'name="go_on"' not in page.text
+    assert "Go on with the run" not in page.text
     visitor.submit(page, "answer", say="yes")
+    assert ended("ask-2") == "complete"
+
+
+@pytest.mark.full
+def test_a_yes_goes_on_where_the_driver_of_the_run_is_gone_since_it_was_shown(repo: Path, visitor: Visitor) -> None:
+    client.start_detached("ask", workflow_id="ask-2", gates="wait")
+    wait_until(lambda: client.view("ask-2").gates)
+    page = visitor.get(gate_url("ask-2", "approve:ship"))
+    driver = find_run("ask-2").record.holder
+    assert driver is not None
+    os.kill(driver.pid, signal.SIGKILL)
+    wait_until(lambda: find_run("ask-2").record.holder is None)
+    assert "The run goes on." in visitor.follow(visitor.submit(page, "answer", say="yes")).text
     assert ended("ask-2") == "complete"
 
 

@@ -202,14 +202,14 @@ def give_answer(
         return _page(site, request, found, gate_id, status=409, typed=kept, is_answer=True)
     approved = said.get("say") != "no"
     choice, output = _what_was_said(found, card, said) if approved else ("", None)
-    goes_on = approved and card.goes_on and "go_on" in said
-    if goes_on:  # before it is answered: it could not go on here
+    goes_on = approved and "go_on" in said
+    if goes_on and card.goes_on:  # before it is answered: it could not go on here
         refuse_untrusted(found.place.root, "on_wait", "on_end")
     more = {"choice": choice, "output": output, "reason": said.get("reason", "")}
     became = _deliver(request, found, card, approved=approved, **more)
     done = f"{gate_id} {f'answered with {choice}' if choice else 'approved' if approved else 'rejected'}"
     if became != "applied":
-        return Note(text=f"{done}: that is kept, and counts once whoever drives the run has read it.")
+        done += ": that is kept, and counts once whoever drives the run has read it"
     return _go_on(site, request, found, f"{done}.") if goes_on else Note(text=f"{done}.")
 
 
