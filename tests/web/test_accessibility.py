@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.resources import files
@@ -151,6 +152,18 @@ def test_on_a_phone_no_page_scrolls_sideways(runs: Runs, request: pytest.Fixture
         widths[name] = page.evaluate("document.scrollingElement.scrollWidth")
     assert {name: width for name, width in widths.items() if width > 400} == {}
     assert not found, "\n".join(found)
+
+
+@pytest.mark.full
+def test_on_a_phone_the_list_has_what_a_run_took_and_cost(repo: Path, serve: Serve, new_page: NewPage) -> None:
+    from tests.web.test_run_list import add, open_store
+
+    store = open_store(repo)
+    add(store, "run-1", spent=1.25)
+    store.close()
+    page = new_page(serve(), width=400)
+    row = page.locator(".run-table tbody tr").inner_text()
+    assert re.search(r"[0-9.]+s · \$1\.25", row), row
 
 
 @pytest.mark.full

@@ -174,6 +174,13 @@ def test_of_very_many_tasks_those_that_failed_have_a_row() -> None:
     assert len(page) < 80_000
 
 
+def test_what_ran_at_the_same_time_is_counted_once() -> None:
+    items = [attempt(f"each[{number}]", 10, 20 + number / 10) for number in range(100)]
+    page = drawn(attempt("a", 0, 10), *items, now=30)
+    times = re.findall(r'<td class="number quiet small">([^<]*)</td>', page)
+    assert times == ["30s", "10s", "19s"], "of the clock on the wall, as the bars are"
+
+
 def test_the_same_stands_there_as_a_table() -> None:
     page = drawn(
         attempt("a", 0, 50, "cut off"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -263,6 +264,19 @@ def test_a_driver_that_is_killed_under_the_page_is_seen_to_be(repo: Path, serve:
         os.kill(pid, signal.SIGKILL)
         wait_for_status(page, "interrupted")
         assert page.evaluate("window.unchanged")
+
+
+@pytest.mark.full
+def test_the_time_that_something_takes_goes_on_though_nothing_is_told(repo: Path, serve: Serve, new_page: Open) -> None:
+    with driven(repo):
+        server = serve()
+        pages = [new_page(server), new_page(server, address("busy"))]
+        for page, place in zip(pages, (".run-table .number", ".tasks .number"), strict=True):
+            is_live(page)
+            took = page.locator(place).filter(has_text=re.compile(r"^[0-9.]+s$"))
+            before = took.inner_text()
+            expect(took).not_to_have_text(before)
+            assert float(took.inner_text().rstrip("s")) > float(before.rstrip("s"))
 
 
 @pytest.mark.full

@@ -260,7 +260,8 @@ def _row(
     inside = len({bar.name for bar in bars})
     shown = escape(short_middle(printable(name), 60)) if name else f"… {count(inside, 'more task')}"
     label = f'<a href="{escape(address)}">{shown}</a>' if address else shown
-    worked = sum((bar.stop - bar.start).total_seconds() for bar in bars if not bar.is_wait)
+    spans = _union((bar.start, bar.stop) for bar in bars if not bar.is_wait)
+    worked = sum((stop - start).total_seconds() for start, stop in spans)
     drawn = [*_merge_bars(bars, pieces), *[bar for bar in bars if bar.end not in _DULL][:MOST_ROWS]] if folded else bars
     said = _in_short(bars) if folded or len(bars) > 5 else "; ".join(bar.said for bar in bars)
     more = f' <span class="quiet small">{_in_short(bars)}</span>' if folded else ""

@@ -77,12 +77,20 @@
     if (size && time.textContent.endsWith(" ago")) time.textContent = `${Math.floor(s / size)} ${unit} ago`;
   }), 10000);
 
+  // As agentos.render.text.duration does.
+  const two = (n) => String(Math.floor(n)).padStart(2, "0");
+  const duration = (s) => s < 10 ? `${Math.max(0, s).toFixed(1)}s` : s < 60 ? `${Math.floor(s)}s`
+    : s < 3600 ? `${Math.floor(s / 60)}m${two(s % 60)}s` : `${Math.floor(s / 3600)}h${two(s % 3600 / 60)}m`;
+  setInterval(() => document.hidden || all("[data-since]").forEach((time) => {
+    time.textContent = duration((Date.now() - Date.parse(time.dataset.since)) / 1000);
+  }), 1000);
+
   document.addEventListener("change", (event) => {
     if (event.target.closest("[data-autosubmit]")) event.target.form?.requestSubmit();
   });
 
   const step = (by) => {
-    const rows = all(".row-link").filter((row) => row.getClientRects().length);
+    const rows = all(".row-link").filter((row) => row.checkVisibility());
     const at = rows.indexOf(document.activeElement);
     rows[Math.min(Math.max(at + by, 0), rows.length - 1)]?.focus();
   };

@@ -98,6 +98,7 @@ def show(request: Request) -> Response:
         ],
         asked=len(questions),
         shown=SHOWN,
+        is_folded=filters.is_any and filters != Filters(statuses=("waiting",)),  # what was looked for comes first
         problems=_each_once([*found.problems, *gates.problems]),
         has_several=len(set(places)) > 1,
         has_costs=any(row.cost for row in rows),

@@ -32,6 +32,8 @@ class TaskRow(msgspec.Struct, frozen=True, kw_only=True):
     """How far it is indented: what grew out of a task stands below it."""
     attempts: int
     time: str
+    since: datetime | None
+    """Of an attempt that is under way: since when, so that a page can count on."""
     cost: str
     notes: list[str]
     """Why it is as it is, in short."""
@@ -129,6 +131,7 @@ class _Table:
             depth=depth,
             attempts=task.attempts,
             time=self._time(task),
+            since=task.started_at if self._is_under_way(task) else None,
             cost=money(spent.cost_usd) if spent.cost_usd else f"{spent.tokens:,} tokens" if spent.tokens else "",
             notes=self._notes(task),
             output=output_in_short(self._journal, task, _IN_SHORT),
@@ -150,9 +153,13 @@ class _Table:
     def _time(self, task: TaskView) -> str:
         if task.execution_time_ms is not None and task.attempts:
             return duration(task.execution_time_ms / 1000)
-        if self._statuses[task.id] == "running" and task.started_at:
+        if self._is_under_way(task) and task.started_at:
             return duration((self._now - task.started_at).total_seconds())
         return ""
+
+    def _is_under_way(self, task: TaskView) -> bool:
+        has_ended = task.execution_time_ms is not None and bool(task.attempts)
+        return self._statuses[task.id] == "running" and not has_ended
 
     def _notes(self, task: TaskView) -> list[str]:
         notes = [held_up_text(task, self._now)]
