@@ -6,6 +6,8 @@ import gzip
 import os
 import re
 from collections.abc import Callable
+from contextlib import closing
+from datetime import UTC, datetime
 from html import unescape
 from pathlib import Path
 from urllib.parse import quote
@@ -15,12 +17,14 @@ from playwright.sync_api import Page
 
 from agentos import Workflow, client
 from agentos.client.diffs import TaskDiff, task_diff
-from agentos.client.places import FoundRun, find_run
+from agentos.client.places import FoundRun, find_place, find_run
 from agentos.client.task_logs import LogEnd
 from agentos.client.types import events as ev
 from agentos.client.views import StoredRun, read_run
 from agentos.ids import TaskId, WorkflowId
 from agentos.machine.state import TaskEntry, WorkflowState
+from agentos.store.holder import current_holder
+from agentos.store.port import Progress
 from agentos.web.site import key_of
 from agentos.workflow.checkpoint import CheckpointManager
 from tests.cli.runs import driven, interrupted
@@ -425,6 +429,71 @@ def test_a_run_that_is_driven_names_its_driver_and_is_live(repo: Path, visitor: 
 
 
 # --- in a browser ---------------------------------------------------------------------------------------------------
+
+MOST_ELEMENTS = 5_000
+"""A page of that many is laid out in a blink; a row of each of 20,000 events would be twenty times as many."""
+
+
+def more_events(many: int) -> None:
+    """Add events to a run that has ended, as if its first task had called a model so often."""
+    found = find_run("wide-1")
+    with closing(find_place().open()) as store:
+        lease = store.take_lease(found.record.workflow_id, current_holder(), 60, drives=False)
+        seq, now = found.record.sequence, datetime.now(UTC)
+        used = [
+            ev.TaskUsage(
+                seq=seq + number, at=now, workflow_id=lease.workflow_id, task_id=TaskId("t0"), layer=0, attempt=1,
+                usage=ev.Usage(calls=1, input_tokens=1),
+            )
+            for number in range(1, many + 1)
+        ]  # fmt: skip
+        store.append(lease, used, Progress(status="complete", layer=0, layers=1, epoch=0))
+        store.release_lease(lease)
+
+
+@pytest.mark.full
+def test_a_thousand_tasks_and_twenty_thousand_events_leave_a_browser_at_ease(
+    repo: Path, serve: Serve, new_page: Callable[..., Page]
+) -> None:
+    flow = Workflow("wide")
+    for number in range(1000):
+        flow.add(f"t{number}", lambda: "done")
+    client.run(flow, workflow_id="wide-1")
+    more_events(20_000 - find_run("wide-1").record.sequence)
+    page = new_page(serve(), address("wide-1"))
+    elements = "document.querySelectorAll('*').length"
+    page.get_by_text("live", exact=True).wait_for()
+    assert page.evaluate(elements) < MOST_ELEMENTS
+    aside(lambda: more_events(1))
+    page.locator(".events").get_by_role("link", name="20001", exact=True).wait_for()
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    page.get_by_role("complementary", name="t0").wait_for()
+    assert page.evaluate(elements) < MOST_ELEMENTS
+    page.get_by_role("slider", name="Go back in time").evaluate(
+        "slider => { slider.value = 10000; slider.dispatchEvent(new Event('change', { bubbles: true })); }"
+    )
+    page.get_by_text("This is the past.").wait_for()
+    assert page.evaluate(elements) < MOST_ELEMENTS
+    page.get_by_role("link", name="earlier events").click()
+    page.wait_for_url("**events=all**")
+    assert page.locator(".events tbody tr").count() == 1000, "and no more, however many there are"
+
+
+@pytest.mark.full
+def test_lines_of_five_megabytes_are_cut_before_they_reach_a_browser(
+    repo: Path, serve: Serve, new_page: Callable[..., Page]
+) -> None:
+    (repo / "print.sh").write_text("head -c 5000000 /dev/zero | tr '\\0' x; echo; echo end >&2; exit 3\n")
+    (repo / "wide.yaml").write_text("name: wide\ntasks:\n  print: {run: sh print.sh, effects: none}\n")
+    aside(lambda: client.run(client.load(str(repo / "wide.yaml")), workflow_id="wide-1", check=False))
+    sizes: list[int] = []
+    page = new_page(serve())
+    page.on("response", lambda answer: sizes.append(len(answer.body())) if "/run/" in answer.url else None)
+    page.goto(page.url.rstrip("/") + address("wide-1", task="print"))
+    page.locator("#log").get_by_text("end", exact=True).wait_for()
+    assert max(sizes) < 100_000
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1280
 
 
 @pytest.mark.full

@@ -166,13 +166,13 @@ def _describe_record(event: ev.Event) -> str:
     """What only a reader of the record itself wants to know."""
     match event:
         case ev.StateUpdated(layer=layer) | ev.StateSaved(current_layer=layer):
-            return f"layer {layer + 1}"
+            return f"the state after layer {layer + 1}"
         case ev.CommandApplied(author=author, command=command):
             return f"{command.get('type')} asked by {author}"
         case ev.FilesCaptured(why=why, task_id=task_id, beside=beside) if beside:
             return f"{_CAPTURED[why]} {task_id}: as they were, while {', '.join(beside)} went on"
         case ev.FilesCaptured(why=why, task_id=task_id, snapshot=snapshot, partial=partial):
-            kept = snapshot or "they could not be captured"
+            kept = snapshot[:12] or "they could not be captured"
             return f"{f'{_CAPTURED[why]} {task_id}'.strip()}: {kept}{', not all of them' if partial else ''}"
         case ev.FilesMerged(layer=layer, tasks=tasks, conflicts=conflicts):
             paths = [row.path for row in conflicts if not row.settled]
