@@ -25,6 +25,8 @@ from agentos.client.worktree import Client
 from agentos.web.journals import digest
 from agentos.web.site import key_of
 from tests.cli.runs import complete, driven, waiting
+from tests.conftest import git
+from tests.postgres.server import fresh_url
 from tests.web.conftest import Serve, Visitor, aside, let_in, wait_until
 
 
@@ -264,6 +266,32 @@ def test_a_driver_that_is_killed_under_the_page_is_seen_to_be(repo: Path, serve:
         os.kill(pid, signal.SIGKILL)
         wait_for_status(page, "interrupted")
         assert page.evaluate("window.unchanged")
+
+
+@pytest.mark.full
+def test_runs_of_a_team_on_postgresql_are_listed_followed_and_answered(
+    repo: Path, serve: Serve, new_page: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AGENTOS_WORKFLOW_DB", fresh_url())
+    git("worktree", "add", "--quiet", str(tmp_path / "other"), cwd=repo)
+    page = new_page(serve(everywhere=True))
+    is_live(page)
+    aside(lambda: run(load("ask", tmp_path / "other"), workflow_id="ask-2", repo=tmp_path / "other", gates="stop"))
+    aside(lambda: ask(repo))
+    page.get_by_role("link", name="ask-1").last.wait_for()
+    for root in (repo, tmp_path / "other"):
+        assert page.locator(".run-table").get_by_title(str(root), exact=True).count() == 1
+    page.locator(".run-table").get_by_role("link", name="ask-2").click()
+    is_live(page)
+    page.evaluate("window.unchanged = true")
+    aside(lambda: approve("ask-2"))
+    aside(lambda: resume("ask-2", repo=tmp_path / "other", gates="stop"))
+    wait_for_status(page, "complete")
+    assert page.evaluate("window.unchanged")
+    page.goto(page.url.partition("/run/")[0])
+    page.get_by_role("link", name="Ship it?").click()
+    page.get_by_role("button", name="Approve").click()
+    wait_for_status(page, "complete")
 
 
 @pytest.mark.full
