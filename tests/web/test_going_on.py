@@ -155,7 +155,7 @@ def test_files_that_were_changed_since_need_a_choice(repo: Path, visitor: Visito
     (repo / "half.txt").write_text("mine\n")
     os.utime(repo / "half.txt", (4_000_000_000, 4_000_000_000))
     page = visitor.get(address("resume", "cut-1"))
-    assert "Not unasked" in page.text
+    assert "Your choice: " in page.text
     assert "half.txt" in page.text
     assert ">Resume</button>" not in page.text
     shown = visitor.follow(visitor.submit(page, "resume", preview="1", files="keep"))

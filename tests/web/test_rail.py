@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from html import unescape
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Page, expect
 
 from agentos import client
+from agentos.ids import short_id
 from agentos.web.pages.rail import rail_rows
 from agentos.web.site import Site, key_of
-from tests.web.conftest import Answer, Visitor, hidden_fields, wait_until
+from tests.web.conftest import Answer, Serve, Visitor, hidden_fields, wait_until
 
 NAMES = """
 name: names
@@ -58,6 +61,21 @@ def test_the_rail_says_which_files_each_checkpoint_changed(edited: list[str]) ->
     assert first.changed.lines == ["A  one.txt"]
     assert newest.is_newest
     assert not first.is_newest
+
+
+@pytest.mark.full
+def test_a_checkpoint_has_an_address_that_leads_to_it(
+    edited: list[str], serve: Serve, new_page: Callable[..., Page]
+) -> None:
+    page = new_page(serve(), address("run", "edit-1"), height=300)
+    shown = page.locator(f"#cut-{edited[0]}")
+    shown.get_by_role("link", name=short_id(edited[0])).click()
+    link = page.url
+    page.goto("about:blank")
+    page.goto(link)
+    expect(shown).to_be_in_viewport()
+    assert shown.evaluate("one => one.matches(':target')")
+    assert shown.evaluate("one => getComputedStyle(one).backgroundColor") != "rgba(0, 0, 0, 0)", "and is told apart"
 
 
 @pytest.mark.full

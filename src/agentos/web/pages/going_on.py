@@ -26,9 +26,9 @@ from agentos.web.site import Note, Site, site_of
 GROUPS = (
     ("ask", "Asks first"),
     ("rerun", "Runs again"),
-    ("new", "New in the workflow: runs"),
+    ("new", "New in the workflow"),
     ("reuse, changed", "Kept, though it changed"),
-    ("run", "Not yet run: runs"),
+    ("run", "To run"),
     ("reuse", "Kept"),
     ("orphan", "Gone from the workflow"),
 )
