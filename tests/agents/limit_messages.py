@@ -42,6 +42,19 @@ MESSAGES = (
     LimitMessage("claude", "program", "You're out of extra usage · resets 3pm (Europe/Berlin)", "04-14 15:01"),
     LimitMessage("claude", "program", "You're out of usage credits"),
     LimitMessage("claude", "program", "You've hit your monthly spend limit."),
+    LimitMessage("claude", "claude-code 4208, program", "Credit balance is too low"),
+    LimitMessage(
+        "claude",
+        "claude-code 46277, program",
+        "Credit balance too low · Add funds: https://platform.claude.com/settings/billing",
+    ),
+    LimitMessage(
+        "claude",
+        "claude-code 54566, its service",
+        "API Error: 400 Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing to "
+        "upgrade or purchase credits.",
+    ),
+    LimitMessage("claude", "program", "Your org is out of usage · add funds to continue"),
     LimitMessage("claude", "earlier versions", "Claude AI usage limit reached|1776175200", "04-14 16:00"),
     LimitMessage("claude", "earlier versions", "5-hour limit reached ∙ resets 3pm", "04-14 15:01"),
     LimitMessage(
@@ -123,12 +136,30 @@ MESSAGES = (
     LimitMessage("opencode", "opencode 47239", "The usage limit has been reached"),
     LimitMessage("opencode", "opencode 35568", "Rate limit exceeded. Please try again later."),
     LimitMessage(
+        "opencode",
+        "opencode 42114",
+        "Insufficient balance. Manage your billing here: https://opencode.ai/workspace/wrk_01/billing",
+    ),
+    LimitMessage("opencode", "opencode 27593", "status 402 Payment Required"),
+    LimitMessage(
+        "opencode",
+        "opencode 37161",
+        "No payment method. Add a payment method here: https://opencode.ai/workspace/wrk_01/billing",
+    ),
+    LimitMessage(
         "copilot",
         "copilot-cli 2144",
         "Sorry, you've hit a rate limit that restricts the number of Copilot model requests you can make within a "
         "specific time period. Please try again in 2 hours. Please review our Terms of Service "
         "(https://docs.github.com/site-policy/github-terms/github-terms-of-service).",
         "04-14 14:00",
+    ),
+    LimitMessage("copilot", "copilot-cli 2063", "402 You have no quota (Request ID: 0DAE:25E807:31A9BC6)"),
+    LimitMessage(
+        "copilot",
+        "pi 3643",
+        "You have exceeded your premium request allowance. Enable additional paid premium requests to continue using "
+        "premium models.",
     ),
     LimitMessage(
         "copilot",
@@ -152,6 +183,20 @@ MESSAGES = (
     ),
 )
 
+UNKNOWN = (
+    "You've reached your Max allowance for today",
+    "Usage cap hit. Come back tomorrow.",
+    "You have used all of your premium requests for this month",
+    "Your plan's included usage has been consumed",
+    "insufficient_quota",
+    "Insufficient credits",
+    "billing hard limit has been reached",
+    "usage_limit_reached",
+    "You've used 100% of your plan",
+    "Daily token allocation exhausted",
+)
+"""Found nowhere: as they may be said tomorrow."""
+
 OTHERS = (
     "OS file watch limit reached.",
     "EDQUOT: disk quota exceeded, write",
@@ -160,5 +205,7 @@ OTHERS = (
     "The answer went beyond the output token limit",
     "Reached max session turns for this session.",
     "the tests do not pass",
+    "the balance of the account in tests/bank.py is too low by 3",
+    "the payment plan is not what test_plan.py expects",
 )
 """Limits, but of nothing that anybody is a subscriber to."""

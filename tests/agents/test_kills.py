@@ -92,9 +92,13 @@ class Runs:
         return sum(isinstance(event, FilesCaptured) and event.why == "turn" for event in events)
 
     def remembers(self, agent: str, text: str) -> bool:
-        """Whether the agent has written it down itself: each does so when it likes, and a kill may come before."""
+        """Whether the agent has written it down itself: each does so when it likes, and a kill may come before.
+
+        Claude forgets the use of a tool whose result it has not written down as well.
+        """
         files = (Path(self.env["HOME"]) / TRANSCRIPTS[agent]).rglob("*")
-        return any(text.encode() in path.read_bytes() for path in files if path.is_file())
+        after = (path.read_bytes().partition(text.encode())[1:] for path in files if path.is_file())
+        return any(found and (agent != "claude" or b'"tool_result"' in rest) for found, rest in after)
 
     def paid_tokens(self) -> int:
         return sum(event.usage.input_tokens for event in self.client.events("r1") if isinstance(event, TaskUsage))

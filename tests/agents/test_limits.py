@@ -327,8 +327,14 @@ def test_a_driver_killed_before_the_agent_tells_finds_its_dollars_used_up(
     finally:
         driver.kill()
         driver.wait()
+    show = [*command, "show", "w1"]
+    shown = subprocess.run(show, cwd=tmp_git_repo, env=env, capture_output=True, text=True, check=True).stdout
+    assert "models were paid at least $0.02, 10 tokens in, 5 out" in shown
+    told = json.loads(subprocess.run([*show, "--json"], cwd=tmp_git_repo, env=env, capture_output=True).stdout)
+    assert (told["usage_at_least"], told["tasks"][0]["usage_at_least"]) == (True, True)
     resumed = subprocess.run([*command, "resume", "w1"], cwd=tmp_git_repo, env=env, capture_output=True, text=True)
     assert resumed.returncode == 3, resumed.stderr
+    assert "Models were paid at least $0.02" in resumed.stderr
     assert sum(isinstance(event, TaskStart) for event in client.events("w1")) == 1
 
 

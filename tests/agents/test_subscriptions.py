@@ -135,7 +135,6 @@ def waits_at_limit(run: Runs) -> bool:
     return any(isinstance(event, TaskRetry) and event.limit == "wait" for event in events)
 
 
-@pytest.mark.full
 def killed_at_limit(repo: Path, folder: Path, home: Path, in_s: float) -> Runs:
     """As with real agents below, with a program that plays one: it runs where none is installed."""
     env = {"PATH": plays_claude(folder, *limit_of_claude(in_s)), "HOME": str(home)}
@@ -213,6 +212,18 @@ def test_a_real_agent_at_its_limit_tells_until_when(agent: str, tmp_git_repo: Pa
     with scripted(agent, home, *[limit_reply(agent, HOUR_S)] * 9) as model:
         outcome = perform(agent_spec(tmp_git_repo, agent, env=subscriber(agent, model.env)))
     assert HOUR_S - 60 <= seconds_left(outcome) <= HOUR_S + 120, outcome.error
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("agent", "status"), [("claude", 400), ("codex", 402), ("opencode", 402)])
+def test_a_real_agent_whose_credit_is_used_up_is_asked_about(
+    agent: str, status: int, tmp_git_repo: Path, home: Path
+) -> None:
+    reply = Failure(status=status, message="Your credit balance is too low to access the API.")
+    with runs(agent, tmp_git_repo, home, "timeout_s: 60", *[reply] * 20) as run:
+        told = run.finish("run", "flow.yaml", "--id", "r1", code=3)
+    assert "limit:work asks" in told
+    assert "nobody knows until when" in told
 
 
 @pytest.mark.full

@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from agentos.tasks.agents.adapters.adapter import AgentExit, outcome_of_text
+from agentos.tasks.agents.adapters.adapter import AgentExit, outcome_of_status, outcome_of_text
 from agentos.tasks.agents.adapters.known import AGENTS
 from agentos.tasks.agents.adapters.usage_limits import FARTHEST, reset_time
-from tests.agents.limit_messages import MESSAGES, NOW, OTHERS, ZONE, LimitMessage
+from tests.agents.limit_messages import MESSAGES, NOW, OTHERS, UNKNOWN, ZONE, LimitMessage
 
 
 def over_at(text: str) -> datetime | None:
@@ -29,6 +29,18 @@ def test_each_message_is_a_limit_and_says_when_it_is_over(message: LimitMessage)
 def test_an_agent_that_ends_with_it_has_reached_a_limit(message: LimitMessage) -> None:
     verdict = AGENTS[message.agent].reader().verdict(AgentExit(1, stderr=message.text))
     assert verdict.outcome == "api_rate"
+
+
+@pytest.mark.parametrize("text", UNKNOWN)
+def test_words_that_nobody_has_seen_yet_are_a_limit_as_well(text: str) -> None:
+    assert outcome_of_text(text) == "api_rate"
+
+
+def test_a_service_that_wants_money_is_a_limit_whatever_its_status_and_a_wrong_key_is_none() -> None:
+    assert outcome_of_status(402) == "api_rate"
+    assert outcome_of_status(401, "Insufficient balance. Manage your billing here") == "api_rate"
+    assert outcome_of_status(401, "Invalid API key · check your usage limits") == "api_auth"
+    assert outcome_of_status(403, "not authenticated") == "api_auth"
 
 
 @pytest.mark.parametrize("text", OTHERS)

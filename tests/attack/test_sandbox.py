@@ -359,6 +359,22 @@ def heard(target: Target, code: str) -> list[str]:
     return host.lines("stderr")
 
 
+def test_an_agent_that_is_installed_behind_a_link_is_found(target: Target) -> None:
+    """As version managers of node have it: the folder of PATH lies behind a link to the version in use."""
+    installed = target.root.parent / "installed"
+    package = installed / "lib/node_modules/claude"
+    package.mkdir(parents=True)
+    (installed / "bin").mkdir()
+    (installed.parent / "in-use").symlink_to("installed")
+    (package / "package.json").write_text('{"bin": {}, "version": "0.1"}')
+    (package / "cli.sh").write_text('#!/bin/sh\ncat "$(dirname "$(realpath "$0")")/package.json" >&2\n')
+    (package / "cli.sh").chmod(0o755)
+    (installed / "bin/claude").symlink_to("../lib/node_modules/claude/cli.sh")
+    host, env = RecordingHost(), {**target.env, "PATH": f"{installed.parent}/in-use/bin:/usr/bin:/bin"}
+    perform(walled(agent_spec(target.root, "claude", env=env)), host)
+    assert host.lines("stderr") == ['{"bin": {}, "version": "0.1"}']
+
+
 def test_an_agent_writes_its_sessions_and_not_its_settings(target: Target) -> None:
     (target.home / ".claude").mkdir()
     (target.home / ".claude/settings.json").write_text("{}")

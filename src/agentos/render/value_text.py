@@ -175,10 +175,11 @@ def waiting_text(waiting: WaitingView, now: datetime) -> str:
     return f"waits for a worker{f': {told}' if told else ''}"
 
 
-def usage_text(usage: ev.Usage) -> str:
-    """What models were paid for, in short."""
+def usage_text(usage: ev.Usage, *, at_least: bool = False) -> str:
+    """What models were paid for, in short; `at_least`: it may be more."""
     cost = f"{money(usage.cost_usd)}, " if usage.cost_usd else ""
-    return f"{cost}{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
+    text = f"{cost}{usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
+    return f"at least {text}" if at_least else text
 
 
 def candidate_lines(rows: Sequence[CandidateRow]) -> list[str]:

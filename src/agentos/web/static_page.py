@@ -102,7 +102,7 @@ def static_page(found: FoundRun) -> str:
         style=style("list.css", "gates.css", "rail.css"),
         view=view,
         host=view.host or platform.node(),
-        paid=usage_text(view.usage) if view.usage.calls else "",
+        paid=usage_text(view.usage, at_least=view.usage_at_least) if view.usage.calls else "",
         troubled=[task for layer in layers for task in layer.tasks if task.row.status in _FAILED],
         graph=plan_svg(journal.plan, statuses, link=link) if journal.plan is not None else "",
         timeline=timeline_svg(timeline_of(journal), now=now, link=link),

@@ -86,7 +86,8 @@ def _lines(view: RunView, journal: StoredRun, now: datetime) -> Iterator[str]:
     if view.selection:
         yield f"  selected {printable(view.selection)}"
     if view.usage.calls:
-        yield f"  models were paid {usage_text(view.usage)}, {count(view.usage.calls, 'call')}"
+        paid = usage_text(view.usage, at_least=view.usage_at_least)
+        yield f"  models were paid {paid}, {count(view.usage.calls, 'call')}"
     yield from _layers(view, journal, now)
     if view.gates:
         yield from ("", "Gates")
@@ -128,7 +129,8 @@ def _task(view: RunView, task: TaskView, output: str, width: int, now: datetime)
     if held_up := held_up_text(task, now):
         notes.append(held_up)
     if isinstance(task.usage, ev.Usage):
-        notes.append(money(task.usage.cost_usd) if task.usage.cost_usd else f"{task.usage.tokens:,} tokens")
+        paid = money(task.usage.cost_usd) if task.usage.cost_usd else f"{task.usage.tokens:,} tokens"
+        notes.append(f"at least {paid}" if task.usage_at_least is True else paid)
     if isinstance(task.verified, ev.Verification):
         notes.append(verified_in_short(task.verified))
     if output:

@@ -71,7 +71,8 @@ def report(
         lines += _retries(facts)
     spent = facts.spent_in_all
     if spent.input_tokens or spent.output_tokens or spent.cost_usd:
-        lines.append(f"Models were paid {usage_text(spent)}, {count(spent.calls, 'call')}.")
+        paid = usage_text(spent, at_least=bool(facts.still_spending))
+        lines.append(f"Models were paid {paid}, {count(spent.calls, 'call')}.")
     if left_out := [task.because for task in facts.tasks.values() if task.because.startswith(LEFT_OUT)]:
         told = f"Not selected {left_out[0].removeprefix(LEFT_OUT)}: {count(len(left_out), 'task')}."
         lines.append(f"{told} To run all: agentos resume {run} --all-tasks")

@@ -314,6 +314,11 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     def task(self, task_id: TaskId) -> TaskFacts:
         return self.tasks.get(task_id, PENDING)
 
+    @property
+    def still_spending(self) -> frozenset[TaskId]:
+        """Tasks whose agent may have used more than is known: it is at work, or was cut off and has not gone on."""
+        return frozenset(id for id, session in self.sessions.items() if session.ended in ("", "cut_off"))
+
 
 PENDING = TaskFacts()
 

@@ -278,9 +278,13 @@ def _programs(env: Mapping[str, str], program: str, around: Sequence[Path]) -> I
     home, worktree = around
     found = [path for path in env.get("PATH", os.defpath).split(os.pathsep) if os.path.isabs(path)]
     if program:
-        real = os.path.realpath(program)
-        before, package, _ = real.partition("/node_modules/")
-        found += [os.path.dirname(program), before + package.rstrip("/") if package else os.path.dirname(real)]
+        places = [os.path.realpath(program), program]
+        while os.path.islink(places[-1]):  # a folder on the way may be a link: each name it has must lead somewhere
+            link = os.path.join(os.path.dirname(places[-1]), os.readlink(places[-1]))
+            places.append(os.path.normpath(link))
+        for place in places:
+            before, package, _ = place.partition("/node_modules/")
+            found.append(before + package.rstrip("/") if package else os.path.dirname(place))
     for path in found:
         whole = os.path.realpath(path)
         there = any(Path(whole).is_relative_to(one) for one in (worktree, *_SYSTEM))

@@ -64,7 +64,7 @@ def show(request: Request) -> Response:
         "head": found.record.sequence,
         "words": event_words,
         "here": platform.node(),
-        "paid": usage_text(view.usage),
+        "paid": usage_text(view.usage, at_least=view.usage_at_least),
         "parent": _address_of(found, view.parent_id) if view.parent_id else "",
         "next_command": "" if past else next_command(view, journal.checkpoints),
         "live": "" if past else site.live_url(found, journal, asked.task),

@@ -101,7 +101,9 @@ def find_drawer(
         status=statuses.get(task_id, told.status),
         kind=kind,
         description=planned.definition.description if planned is not None else "",
-        paid=usage_text(seen.usage) if seen is not None and isinstance(seen.usage, ev.Usage) else "",
+        paid=usage_text(seen.usage, at_least=seen.usage_at_least is True)
+        if seen is not None and isinstance(seen.usage, ev.Usage)
+        else "",
         checks=_checks(seen),
         attempts=_attempts(told.attempts),
         given=given_lines(msgspec.json.encode(planned.definition).decode()) if planned is not None else [],

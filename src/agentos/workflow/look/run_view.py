@@ -79,6 +79,8 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     """It waits until then because its agent's subscription is used up."""
     usage: Usage | UnsetType = UNSET
     """What models were paid for it, all attempts together."""
+    usage_at_least: bool | UnsetType = UNSET
+    """It may be more: its agent is at work, or was cut off and has not gone on since."""
     verified: Verification | UnsetType = UNSET
     """By what its newest attempt was verified, and on which files, where it has `verify`."""
     because: str | UnsetType = UNSET
@@ -201,6 +203,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """For a worker; null once it has begun, and of runs that were not submitted."""
     usage: Usage
     """What models were paid, also in attempts that no longer count."""
+    usage_at_least: bool
+    """It may be more, in one of its tasks."""
     tasks: list[TaskView]
     """By layer and place in the plan, those not yet begun included."""
     gates: list[GateView]
@@ -305,6 +309,7 @@ def run_view(journal: StoredRun, *, values: bool = True) -> RunView:
         selection=str(journal.plan.selection) if journal.plan is not None else "",
         waiting=waiting_view(record),
         usage=facts.spent_in_all,
+        usage_at_least=bool(facts.still_spending),
         tasks=_tasks(journal, values),
         gates=[_held_view(journal, gate) for gate in gate_views(facts, journal.evidence)],
         signers=facts.signers,
@@ -398,6 +403,7 @@ def _tasks(journal: StoredRun, values: bool) -> list[TaskView]:
     # Tasks that are gone from the workflow since stay part of what happened.
     gone = ((task.layer, task.place, task_id, None) for task_id, task in facts.tasks.items() if task_id not in planned)
     in_order = sorted([*rows, *gone], key=lambda row: row[:3])
+    spending = facts.still_spending
     started = {event.task_id: event.at for event in counting(journal.events) if isinstance(event, TaskStart)}
     return [
         TaskView(
@@ -414,6 +420,7 @@ def _tasks(journal: StoredRun, values: bool) -> list[TaskView]:
             not_before=known.due(datetime.now(UTC)) if known.status == "retrying" else UNSET,
             limit=True if known.status == "retrying" and known.limit == "wait" else UNSET,
             usage=facts.spent.get(task_id, UNSET),
+            usage_at_least=True if task_id in spending else UNSET,
             verified=known.verified if known.verified is not None else UNSET,
             because=known.because if known.status == "skipped" else UNSET,
             candidates=_candidates(journal, task),

@@ -296,13 +296,12 @@ _SERVICE = re.compile(
 
 
 def outcome_of_status(status: int, text: str = "") -> AgentOutcome:
-    """What an HTTP status of the service means; 402 and 403 may also speak of a limit, in what they say."""
-    if 400 <= status < 500 and status != 401 and speaks_of_limit(text) and not _BAD.search(text):
+    """What an HTTP status of the service means; others than 402 and 429 may speak of a limit, too, in what they say."""
+    known = _AUTH.search(text) or _BAD.search(text)
+    if status in (402, 429) or (400 <= status < 500 and not known and speaks_of_limit(text)):
         return "api_rate"
     if status in (401, 403):
         return "api_auth"
-    if status == 429:
-        return "api_rate"
     if status >= 500 or status == 408:
         return "api_5xx"
     return "bad_input" if 400 <= status < 500 else "agent_error"

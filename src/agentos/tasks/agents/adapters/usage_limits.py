@@ -15,11 +15,14 @@ JUST_PAST = timedelta(minutes=2)
 """A time of day that is over for no longer than this has just come, and not almost a day to go."""
 
 _LIMIT = re.compile(
-    r"\b(usage|rate|session|weekly|daily|monthly|hour(ly)?|spend(ing)?|plan|credit|requests?|opus|sonnet|fable \d|fast)"
-    r"[- ](limit|quota|cap)"
+    r"\b(usage|rate|session|weekly|daily|monthly|hour(ly)?|spend(ing)?|billing|plan|credit|requests?|opus|sonnet"
+    r"|fable \d|fast)[- _](hard )?(limit|quota|cap|allowance)"
     r"|(?<!disk )\bquota\b|resource.?exhausted|rate.?limit|too many requests"
     r"|\bout of (extra |free )?(usage|credits|codex messages)|\busage (exceeded|credits)"
-    r"|\b(hit|reached|exceeded|exhausted) your .{0,60}?(limit|quota|usage|credits|capacity)",
+    r"|\b(hit|reached|exceeded|exhausted) your .{0,60}?(limit|quota|usage|credits|capacity|allowance)"
+    r"|\bused (up )?(all|100 ?%) of your|\bincluded usage|\b(allowance|allocation|credits) .{0,10}(exhausted|used up)"
+    r"|\bcredit balance .{0,4}too low|\binsufficient[ _](balance|credits?|funds|quota)"
+    r"|\bpayment required|\bno payment method",
     re.IGNORECASE,
 )
 """Each names whose limit it is: memory, a context and turns have limits, too."""
