@@ -240,14 +240,14 @@ def _without(opened: IndexSession, snapshot: Snapshot, path: str) -> str | None:
     new_staged = staged
     if staged is not None and (old := git.line("rev-parse", f"{staged}^{{tree}}")):
         new = _tree_without(opened, old, path)
-        new_staged = staged if new == old else known_files.write_commit(git, new, (), known_files.STAGED, 0)
+        new_staged = staged if new == old else known_files.write_commit(opened.worktree, new, (), known_files.STAGED, 0)
     replaced_by = snapshot.manifest.replaced_by
     new_replaced_by = _tree_without(opened, replaced_by, path) if replaced_by else ""
     if (tree, new_staged, new_replaced_by) == (snapshot.tree, staged, replaced_by):
         return None
     purged = tuple(sorted({*snapshot.manifest.purged, path}))
     manifest = msgspec.structs.replace(snapshot.manifest, index=new_staged, replaced_by=new_replaced_by, purged=purged)
-    return write_snapshot(git, tree, manifest)
+    return write_snapshot(opened.worktree, tree, manifest)
 
 
 def _tree_without(opened: IndexSession, tree: str, path: str) -> str:
