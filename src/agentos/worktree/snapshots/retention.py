@@ -266,6 +266,8 @@ class Loose(msgspec.Struct, frozen=True, kw_only=True):
     total_bytes: int
 
 
+_MANY_PACKS = 50
+"""Git looks for an object in each of them."""
 PAYS = Loose(files=4000, total_bytes=256 << 20)
 """With as many files, or as many bytes: below that looking costs more than is won."""
 
@@ -282,7 +284,9 @@ def collect_if_it_pays(worktree: Worktree, *, pays: Loose = PAYS, seconds: float
         tried = int(given_up.read_text())
     except (OSError, ValueError):
         tried = 0
-    if found.files < 2 * tried or (found.files < pays.files and found.total_bytes < pays.total_bytes):
+    packs = len(list((worktree.store / "objects/pack").glob("*.pack")))
+    enough = found.files >= pays.files or found.total_bytes >= pays.total_bytes or packs >= _MANY_PACKS
+    if found.files < 2 * tried or not enough:
         return False
     try:
         collect(worktree, patience_s=0, seconds=seconds)
