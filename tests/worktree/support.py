@@ -48,6 +48,12 @@ def snap(worktree: Worktree, name: str = "one", **options: object) -> Snapshot:
     return take(worktree, workflow_id=RUN, name=name, **options)  # type: ignore[arg-type]
 
 
+def fsck(worktree: Worktree) -> None:
+    """Everything in the store is whole."""
+    done = worktree.store_git().run("fsck", "--full", "--no-dangling", ok=range(256))
+    assert done.status == 0, done.said
+
+
 def find_named(worktree: Worktree, workflow_id: str, name: str) -> Snapshot:
     """The snapshot that stands under this name."""
     ref = ref_name(worktree, workflow_id, name)

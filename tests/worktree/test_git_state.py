@@ -10,7 +10,8 @@ from agentos.exceptions import RestoreError
 from agentos.worktree.restore.git_state import restore_git
 from agentos.worktree.snapshots.manifest import Head
 from agentos.worktree.snapshots.store import Worktree, open_worktree
-from tests.conftest import git
+from agentos.worktree.snapshots.survey import read_head
+from tests.conftest import LinkedWorktree, git
 from tests.worktree.support import back, install_hooks, model, run_git, snap, user_state
 
 
@@ -44,6 +45,35 @@ def test_head_branch_and_index_come_back(root: Path, worktree: Worktree) -> None
     assert model(root) == files
     assert git("log", "-1", "--format=%s", "agent", cwd=root) == "by the agent"
     assert run_git(root, "fsck").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        (),
+        (("pack-refs", "--all", "--prune"),),
+        (("pack-refs", "--all", "--prune"), ("commit", "--quiet", "--allow-empty", "--message", "after")),
+        (("checkout", "--quiet", "-b", "release/1.2"),),
+        (("checkout", "--quiet", "-b", "sub/branch"), ("pack-refs", "--all")),
+        (("checkout", "--quiet", "--detach"),),
+        (("symbolic-ref", "refs/heads/alias", "refs/heads/main"), ("symbolic-ref", "HEAD", "refs/heads/alias")),
+    ],
+)
+def test_head_is_what_git_says(root: Path, commands: tuple[tuple[str, ...], ...]) -> None:
+    for command in commands:
+        git(*command, cwd=root)
+    branch = run_git(root, "symbolic-ref", "HEAD").stdout.decode().strip()
+    worktree = open_worktree(root)
+    found = read_head(worktree, worktree.user_git())
+    assert found.oid == git("rev-parse", "HEAD", cwd=root)
+    assert found.ref in (branch or None, git("rev-parse", "--symbolic-full-name", "HEAD", cwd=root))
+
+
+def test_head_of_a_linked_worktree_is_its_own(tmp_worktree: LinkedWorktree) -> None:
+    for root in (tmp_worktree.main, tmp_worktree.worktree):
+        worktree = open_worktree(root)
+        found = read_head(worktree, worktree.user_git())
+        assert found == Head(ref=git("symbolic-ref", "HEAD", cwd=root), oid=git("rev-parse", "HEAD", cwd=root))
 
 
 def test_a_branch_that_moved_is_moved_back_with_its_reflog(root: Path, worktree: Worktree) -> None:

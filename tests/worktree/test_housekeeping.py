@@ -23,12 +23,7 @@ from agentos.worktree.snapshots.retention import (
 from agentos.worktree.snapshots.snapshots import find, snapshot_refs, take
 from agentos.worktree.snapshots.store import Worktree, open_worktree, session
 from tests.conftest import LinkedWorktree, git
-from tests.worktree.support import RUN, back, find_named, model, run_git, snap
-
-
-def fsck(worktree: Worktree) -> None:
-    done = worktree.store_git().run("fsck", "--full", "--no-dangling", ok=range(256))
-    assert done.status == 0, done.said
+from tests.worktree.support import RUN, back, find_named, fsck, model, run_git, snap
 
 
 def test_only_the_snapshots_asked_for_stay(root: Path, worktree: Worktree) -> None:

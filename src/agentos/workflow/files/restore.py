@@ -354,7 +354,7 @@ def look_at_files(
             asks = "these files were changed after it was stopped" if disputed else ""
         else:
             asks, disputed = _changed_since_kill(worktree, workflow_id, changes, last_written(events, decided.begun))
-        if not asks and read_head(worktree.user_git()) != target.head:
+        if not asks and read_head(worktree, worktree.user_git()) != target.head:
             asks, disputed = "HEAD was moved since it began; these files would be put back", list(changes)
     return FilesForeseen(
         snapshot=target.id,

@@ -34,7 +34,7 @@ def restore_git(worktree: Worktree, target: Snapshot, *, expected: Head) -> Head
                 "another git command is using the index", next_step="Nothing was changed. Wait for it, and try again."
             ) from error
         try:
-            before = read_head(user)
+            before = read_head(worktree, user)
             if before != expected:
                 raise RestoreError(
                     f"HEAD is at {_describe_head(before)} now, not at {_describe_head(expected)}",

@@ -349,7 +349,7 @@ def _remember(opened: IndexSession, intent: RestoreIntent, undo: Snapshot) -> Sn
     first = read(git, intent.undo, intent.undo, ref=ref)
     tree = tree_with(opened, first.tree, intent.changes)
     manifest = msgspec.structs.replace(first.manifest, replaced_by=tree, replaced_modes=intent.modes_of)
-    noted = write_snapshot(git, first.tree, manifest)
+    noted = write_snapshot(opened.worktree, first.tree, manifest)
     git.ask("-c", "core.fsyncMethod=fsync", "update-ref", ref, noted, intent.undo)
     if undo.id != intent.undo:
         return undo  # what was found when it was finished

@@ -16,6 +16,7 @@ from agentos.worktree.restore.safe_names import unsafe_path
 from agentos.worktree.snapshots import known_files as known
 from agentos.worktree.snapshots.known_files import Known
 from agentos.worktree.snapshots.manifest import Head, Modes, SkippedPath, read_modes, renew_modes
+from agentos.worktree.snapshots.pack_writer import MANY, write_pack
 from agentos.worktree.snapshots.store import PAUSE_S, STATE_FOLDER, IndexSession
 from agentos.worktree.snapshots.survey import Nested, Survey, empty_folders, look_into, survey
 
@@ -90,7 +91,7 @@ def _capture(session: IndexSession, limits: SnapshotLimits, also: Collection[str
     nested = {
         path: look_into(session, path, heads.get(path)) for path in (*found.repositories, *found.new_repositories)
     }
-    left = _update_index(session, found, nested, forced, dropped, limits)
+    left = _update_index(session, last.tree, found, nested, forced, dropped, limits)
     out = {entry.path for entry in left}
     left += [
         SkippedPath(path, "a repository with work that is not in its commits") for path in nested if nested[path].dirty
@@ -131,13 +132,14 @@ def _capture(session: IndexSession, limits: SnapshotLimits, also: Collection[str
 
 def _update_index(
     session: IndexSession,
+    tree: str,
     found: Survey,
     nested: Mapping[str, Nested],
     forced: Collection[str],
     dropped: Collection[str],
     limits: SnapshotLimits,
 ) -> list[SkippedPath]:
-    """Bring the index to what was found, but for what is forced in; gives what could not be captured."""
+    """Bring the index, which held `tree`, to what was found but for what is forced in; gives what was left out."""
     left, sizes = _leave_out(session.worktree.root, [*found.changed, *found.untracked, *forced], limits)
     _refuse_too_much(sizes, limits, lambda: session.user_git().names("ls-files", "-z"))
     left += [SkippedPath(path, "it cannot be entered: Permission denied") for path in found.closed]
@@ -148,6 +150,9 @@ def _update_index(
     _remove(session.git(), [path for path in found.tracked if path in out])
     differing = (*found.changed, *found.deleted, *found.untracked, *found.new_repositories)
     has_news = found.moved or any(path not in out for path in differing)
+    news = [path for path in (*found.changed, *found.untracked) if path not in out]
+    if tree and len(news) >= MANY:  # the first time nearly all is the user's repository's already
+        write_pack(session, tree, changed=news, deleted=found.deleted)
     if has_news and not _add_few(session, found, out):
         left += _add(session, sorted({*(entry.path for entry in left), *nested}))
         _force(session.git(), [path for path, inside in nested.items() if inside.head is not None])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-from hashlib import blake2b
+import tempfile
+import zlib
 from pathlib import Path
 
 import msgspec
@@ -113,29 +115,50 @@ def look_at_user_index(session: IndexSession, known: Known) -> bool:
     if known.tracked and known.user_index == now:
         return False
     listing = session.user_git().ask("ls-files", "--stage", "-z")
-    digest = blake2b(listing, digest_size=20).hexdigest()
+    digest = hashlib.blake2b(listing, digest_size=20).hexdigest()
     known.user_index = now
     if known.tracked == digest:  # only times were refreshed, as by `git status`
         return False
     with session.scratch_index("staged") as scratch:
-        known.staged = _commit_index(session.git(index=scratch), listing) if listing else None
+        known.staged = _commit_index(session.worktree, session.git(index=scratch), listing) if listing else None
     known.tracked = digest
     return True
 
 
-def _commit_index(git: Git, listing: bytes) -> str:
+def _commit_index(worktree: Worktree, git: Git, listing: bytes) -> str:
     """A commit whose tree is the index, or one listing of it where there are conflicts. Equal ones are one commit."""
     if any(entry.partition(b"\t")[0].endswith((b" 1", b" 2", b" 3")) for entry in listing.split(b"\0")):
         blob = git.line("hash-object", "-w", "--stdin", stdin=listing)
         tree = git.line("mktree", stdin=f"100644 blob {blob}\tlisting\n".encode())
-        return write_commit(git, tree, (), STAGED_CONFLICTS, 0)
+        return write_commit(worktree, tree, (), STAGED_CONFLICTS, 0)
     git.ask("update-index", "-z", "--index-info", stdin=listing)
-    return write_commit(git, git.line("write-tree", "--missing-ok"), (), STAGED, 0)
+    return write_commit(worktree, git.line("write-tree", "--missing-ok"), (), STAGED, 0)
 
 
-def write_commit(git: Git, tree: str, parents: tuple[str, ...], message: str, at_s: int) -> str:
-    """A commit object, written as it is: no identity, signature or encoding of the user's takes part."""
+def write_commit(worktree: Worktree, tree: str, parents: tuple[str, ...], message: str, at_s: int) -> str:
+    """A commit object in the store: no identity, signature or encoding of the user's takes part."""
     who = f"agentos <agentos@localhost> {at_s} +0000"
     lines = [f"tree {tree}", *(f"parent {parent}" for parent in parents), f"author {who}", f"committer {who}"]
     content = "\n".join([*lines, "", message, ""]).encode("ascii")
-    return git.line("hash-object", "-t", "commit", "-w", "--stdin", stdin=content)
+    return write_object(worktree, b"commit", content)
+
+
+def write_object(worktree: Worktree, kind: bytes, content: bytes) -> str:
+    """An object in a file of its own, as git lays them out, without a process for it.
+
+    Its content is on the disk on return; its name is with whatever makes a later name durable, as a ref.
+    """
+    whole = b"%s %d\0%s" % (kind, len(content), content)
+    oid = hashlib.new(worktree.object_format, whole).hexdigest()
+    folder = worktree.store / "objects" / oid[:2]
+    try:
+        os.utime(folder / oid[2:])  # somebody who collects what nobody needs spares what is young
+    except FileNotFoundError:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        made, fresh = tempfile.mkstemp(prefix="tmp_obj_", dir=folder)
+        with open(made, "wb") as file:
+            file.write(zlib.compress(whole, 1))
+            file.flush()
+            os.fdatasync(file.fileno())
+        os.replace(fresh, folder / oid[2:])
+    return oid

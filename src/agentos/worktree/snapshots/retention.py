@@ -240,14 +240,14 @@ def _without(opened: IndexSession, snapshot: Snapshot, path: str) -> str | None:
     new_staged = staged
     if staged is not None and (old := git.line("rev-parse", f"{staged}^{{tree}}")):
         new = _tree_without(opened, old, path)
-        new_staged = staged if new == old else known_files.write_commit(git, new, (), known_files.STAGED, 0)
+        new_staged = staged if new == old else known_files.write_commit(opened.worktree, new, (), known_files.STAGED, 0)
     replaced_by = snapshot.manifest.replaced_by
     new_replaced_by = _tree_without(opened, replaced_by, path) if replaced_by else ""
     if (tree, new_staged, new_replaced_by) == (snapshot.tree, staged, replaced_by):
         return None
     purged = tuple(sorted({*snapshot.manifest.purged, path}))
     manifest = msgspec.structs.replace(snapshot.manifest, index=new_staged, replaced_by=new_replaced_by, purged=purged)
-    return write_snapshot(git, tree, manifest)
+    return write_snapshot(opened.worktree, tree, manifest)
 
 
 def _tree_without(opened: IndexSession, tree: str, path: str) -> str:
@@ -266,6 +266,8 @@ class Loose(msgspec.Struct, frozen=True, kw_only=True):
     total_bytes: int
 
 
+_MANY_PACKS = 50
+"""Git looks for an object in each of them."""
 PAYS = Loose(files=4000, total_bytes=256 << 20)
 """With as many files, or as many bytes: below that looking costs more than is won."""
 
@@ -282,7 +284,9 @@ def collect_if_it_pays(worktree: Worktree, *, pays: Loose = PAYS, seconds: float
         tried = int(given_up.read_text())
     except (OSError, ValueError):
         tried = 0
-    if found.files < 2 * tried or (found.files < pays.files and found.total_bytes < pays.total_bytes):
+    packs = len(list((worktree.store / "objects/pack").glob("*.pack")))
+    enough = found.files >= pays.files or found.total_bytes >= pays.total_bytes or packs >= _MANY_PACKS
+    if found.files < 2 * tried or not enough:
         return False
     try:
         collect(worktree, patience_s=0, seconds=seconds)

@@ -24,6 +24,7 @@ from agentos.worktree.snapshots.store import (
     IndexSession,
     Worktree,
     blank_repository,
+    open_private,
     ref_folder,
     ref_name,
     session,
@@ -254,7 +255,7 @@ def take_in(
         manifest = _manifest(opened.worktree, captured, workflow_id, name)
         needed = begin_keeping(opened, captured)
         try:
-            commit = write_snapshot(opened.writing_git(), captured.tree, manifest)
+            commit = write_snapshot(opened.worktree, captured.tree, manifest)
             keep_objects(opened, needed, captured)
             break
         except GitError as error:
@@ -284,7 +285,7 @@ def keep_tree(worktree: Worktree, tree: str, like: Snapshot, *, workflow_id: str
     ref = ref_name(worktree, workflow_id, name)
     at_s = int(datetime.fromisoformat(manifest.at).timestamp())
     with session(worktree, seconds=LIMITS.seconds) as opened:
-        commit = known_files.write_commit(opened.writing_git(), tree, (), encode(manifest).decode("ascii"), at_s)
+        commit = known_files.write_commit(worktree, tree, (), encode(manifest).decode("ascii"), at_s)
         _write_ref(opened, ref, commit)
     return Snapshot(id=commit, tree=tree, manifest=manifest, ref=ref)
 
@@ -293,20 +294,35 @@ def _write_ref(opened: IndexSession, ref: str, commit: str) -> None:
     store = opened.worktree.store
     folders = [folder for folder in (store / ref).parents if folder.is_relative_to(store / "refs")]
     there = [folder.is_dir() for folder in folders]
-    opened.git().ask("-c", "core.fsyncMethod=fsync", "update-ref", ref, commit)
-    # Git syncs the ref's content, not its name, nor those of the folders that it made for it.
+    try:
+        _write_loose_ref(store / ref, commit)
+    except OSError:  # a folder of that name is in the way, or the disk is full: git says so
+        opened.git().ask("-c", "core.fsyncMethod=fsync", "update-ref", ref, commit)
+    # Synced so far is the ref's content, not its name, nor those of the folders that were made for it.
     for number, folder in enumerate(folders):
         if folder.is_dir() and (number == 0 or not there[number - 1]):
             sync_folder(folder)
 
 
-def write_snapshot(git: Git, tree: str, manifest: Manifest) -> str:
+def _write_loose_ref(path: Path, commit: str) -> None:
+    """As git writes one. OSError where that is not possible."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # Only the session writes refs of its worktree. So a lock that is there is one that a killed process left.
+    lock = path.with_name(f"{path.name}.lock")
+    with open(lock, "w", opener=open_private) as file:
+        file.write(f"{commit}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(lock, path)
+
+
+def write_snapshot(worktree: Worktree, tree: str, manifest: Manifest) -> str:
     """The commit of a snapshot. Its parents hold what it needs besides its tree, and are no snapshots themselves."""
     at_s = int(datetime.fromisoformat(manifest.at).timestamp())
     parents: tuple[str, ...] = (manifest.index,) if manifest.index else ()
     if manifest.replaced_by:
-        parents += (known_files.write_commit(git, manifest.replaced_by, (), _REPLACED_BY, 0),)
-    return known_files.write_commit(git, tree, parents, encode(manifest).decode("ascii"), at_s)
+        parents += (known_files.write_commit(worktree, manifest.replaced_by, (), _REPLACED_BY, 0),)
+    return known_files.write_commit(worktree, tree, parents, encode(manifest).decode("ascii"), at_s)
 
 
 def _manifest(worktree: Worktree, captured: CapturedFiles, workflow_id: str, name: str) -> Manifest:

@@ -11,9 +11,9 @@ from pathlib import Path
 import msgspec
 
 from agentos.exceptions import GitError
-from agentos.worktree.git import REPOSITORY, Git, GitResult, join_names, parents, split_names
+from agentos.worktree.git import REPOSITORY, Git, join_names, parents, split_names
 from agentos.worktree.snapshots.manifest import Head
-from agentos.worktree.snapshots.store import STATE_FOLDER, IndexSession, blank_repository
+from agentos.worktree.snapshots.store import STATE_FOLDER, IndexSession, Worktree, blank_repository
 
 # The store has no commit at its HEAD, so that everything in the index is listed, too: as "added". Of repositories
 # inside only where they stand is asked: for more, git would start a process in each, with the settings it finds there.
@@ -23,6 +23,9 @@ _STATUS = (
 )
 _CLOSED = re.compile(rb"^warning: could not open directory '(.+)/': Permission denied$", re.MULTILINE)
 _HEAD = ("rev-parse", "HEAD", "--symbolic-full-name", "HEAD")
+_BRANCH = re.compile(r"ref: (refs/heads/[\w/-]+)\n", re.ASCII)
+"""As plain as nearly all are: nothing in such a name leads out of its folder."""
+_OID = re.compile(r"([0-9a-f]{40}|[0-9a-f]{64})\n?")
 _FOLDERS = ("ls-files", "-z", "--others", "--directory", "--exclude-standard")
 _MARK = b"gitdir: "
 
@@ -57,17 +60,15 @@ def survey(session: IndexSession, *, refresh: bool = True) -> Survey:
     """
     git, user = session.git(), session.user_git()
     folders = git.start(*_FOLDERS)
-    head = user.start(*_HEAD)
     try:
         status = session.read_files(*_STATUS, env={"GIT_OPTIONAL_LOCKS": "1"} if refresh else {})
-        found = _read(os.fsdecode(status.stdout))
+        found = _read(os.fsdecode(status.stdout), session.worktree.object_format)
         found.closed = [os.fsdecode(name) for name in _CLOSED.findall(status.stderr)]
         listed = split_names(folders.end().stdout)
         found.folders = [name.rstrip("/") for name in listed if name.endswith("/") and not is_ours(name)]
-        found.head = _head(head.end(ok=(0, 128)), user)
+        found.head = read_head(session.worktree, user)
     finally:
         folders.stop()
-        head.stop()
     return found
 
 
@@ -75,12 +76,14 @@ def is_ours(path: str) -> bool:
     return path == STATE_FOLDER or path.startswith(f"{STATE_FOLDER}/")
 
 
-def read_head(user: Git) -> Head:
-    """Where HEAD stands; one git call unless the branch has no commit yet."""
-    return _head(user.run(*_HEAD, ok=(0, 128)), user)
-
-
-def _head(done: GitResult, user: Git) -> Head:
+def read_head(worktree: Worktree, user: Git) -> Head:
+    """Where HEAD stands. Git is asked only where the branch is not a file of its own with an id in it."""
+    branch = _BRANCH.fullmatch(_text(worktree.git_dir / "HEAD"))
+    if branch:
+        oid = _text(worktree.common_dir / branch[1]) or _packed_oid(worktree, branch[1])
+        if _OID.fullmatch(oid):
+            return Head(ref=branch[1], oid=oid.rstrip("\n"))
+    done = user.run(*_HEAD, ok=(0, 128))
     if done.status == 0:
         oid, ref = os.fsdecode(done.stdout).splitlines()
         return Head(ref=None if ref == "HEAD" else ref, oid=oid)
@@ -90,9 +93,20 @@ def _head(done: GitResult, user: Git) -> Head:
         raise GitError(_HEAD, done.status, done.said) from error
 
 
-def _read(listed: str) -> Survey:
+def _packed_oid(worktree: Worktree, ref: str) -> str:
+    found = re.search(rf"^(\w+) {ref}$", _text(worktree.common_dir / "packed-refs"), re.MULTILINE)
+    return found[1] if found else ""
+
+
+def _read(listed: str, object_format: str) -> Survey:
     found = Survey()
-    for entry in listed.split("\0")[:-1]:
+    entries = listed.split("\0")[:-1]
+    # Nearly all of them, and each as long before its path: two ids, and as they are in the index since HEAD is empty.
+    path_at = len("1 A. N... 000000 100644 100644 ") + 2 * (65 if object_format == "sha256" else 41)
+    found.tracked = [entry[path_at:] for entry in entries if entry.startswith("1 A. N")]
+    for entry in entries:
+        if entry.startswith("1 A. N"):
+            continue
         if entry[0] == "1":
             _read_tracked(found, entry)
             continue
@@ -109,9 +123,6 @@ def _read(listed: str) -> Survey:
 
 
 def _read_tracked(found: Survey, entry: str) -> None:
-    if entry.startswith("1 A. N"):
-        found.tracked.append(entry.split(" ", 8)[8])
-        return
     _, state, submodule, _, _, _, _, head, path = entry.split(" ", 8)
     if submodule[0] == "S":
         found.moved = found.moved or "C" in submodule or state[1] in "DT"
