@@ -289,6 +289,18 @@ def test_a_clone_takes_what_it_has_and_leaves_the_rest(repo: Path, tmp_path: Pat
     assert [(one.workflow_id, one.status) for one in work(clone) if one.what == "ended"] == [("unknown", "complete")]
 
 
+def test_a_run_whose_commit_is_gone_says_so_though_its_files_are_kept(repo: Path) -> None:
+    (repo / "input").write_text("second\n")
+    gone = commit(repo)
+    client.submit("edit.yaml", None, "mine")
+    git("reset", "--quiet", "--hard", "HEAD~1", cwd=repo)
+    git("reflog", "expire", "--expire=now", "--all", cwd=repo)
+    git("gc", "--quiet", "--prune=now", cwd=repo)
+    [left] = work(repo)
+    assert (left.what, record("mine").status) == ("left", "pending")
+    assert f"was submitted from commit {gone[:12]}" in left.text
+
+
 def test_the_commit_of_head_is_read_as_git_tells_it(repo: Path, tmp_path: Path) -> None:
     told = git("rev-parse", "HEAD", cwd=repo).strip()
     assert head_commit(repo) == told

@@ -93,15 +93,17 @@ def _is_there(worktree: Worktree, snapshot: Snapshot, origin: SubmittedFrom, hea
 def _snapshot_of(worktree: Worktree, origin: SubmittedFrom) -> Snapshot | None:
     """The files it was submitted with: as they were kept in this repository, else as the commit has them, if those are
     the same; None where they are not here."""
+    git = worktree.user_git()
+    found = git.run("rev-parse", "--verify", "--quiet", f"{origin.commit or 'HEAD'}^{{tree}}", ok=(0, 1, 128))
+    tree = os.fsdecode(found.stdout).strip()
+    if origin.commit and not tree:  # a snapshot keeps files, not the history that they stand on
+        return None
     if origin.snapshot:
         try:
             return find(worktree, origin.snapshot)
         except SnapshotNotFoundError:
             pass
-    git = worktree.user_git()
-    found = git.run("rev-parse", "--verify", "--quiet", f"{origin.commit or 'HEAD'}^{{tree}}", ok=(0, 1, 128))
-    tree = os.fsdecode(found.stdout).strip()
-    if not origin.commit or not tree or (origin.tree and tree != origin.tree):
+    if not origin.commit or (origin.tree and tree != origin.tree):
         return None
     now = datetime.now(UTC).isoformat(timespec="seconds")
     head = Head(oid=origin.commit)
