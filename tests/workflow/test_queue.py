@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from agentos import client
+from agentos.cli.main import program
 from agentos.client import Client, resolve_drive_options
 from agentos.exceptions import QueueFullError, RunRefusedError
 from agentos.machine import events as ev
@@ -201,6 +203,7 @@ def test_a_run_works_in_its_worktree_while_that_has_the_files_it_was_submitted_w
     told = work(repo)
     assert [one.what for one in told] == ["taken", "ended"]
     assert (trace(repo), (repo / "output").read_text()) == (["edited"], "done\n")
+    assert client.view("mine").own_worktree == ""
 
 
 def test_a_run_whose_files_were_edited_since_works_in_a_worktree_of_its_own(repo: Path) -> None:
@@ -208,8 +211,10 @@ def test_a_run_whose_files_were_edited_since_works_in_a_worktree_of_its_own(repo
     client.submit("edit.yaml", None, "mine")
     (repo / "input").write_text("mine, do not touch\n")
     told = work(repo)
-    assert [(one.what, one.status, one.text) for one in told] == [("taken", "", ""), ("ended", "complete", "")]
     own = repo / ".agentos/runs/mine"
+    assert [(one.what, one.status, one.text) for one in told] == [("taken", "", f"in {own}"), ("ended", "complete", "")]
+    assert client.view("mine").own_worktree == str(own)
+    assert f"works in {own}" in CliRunner().invoke(program, ["show", "mine"]).output
     assert trace(own) == ["submitted"]
     assert (repo / "input").read_text() == "mine, do not touch\n"
     assert not (repo / "output").exists()

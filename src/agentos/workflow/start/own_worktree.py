@@ -11,14 +11,12 @@ import os
 import shlex
 from datetime import UTC, datetime
 from pathlib import Path
-from urllib.parse import quote
 
 from msgspec.structs import replace
 
 from agentos.exceptions import RunRefusedError, SnapshotNotFoundError
 from agentos.ids import short_id
 from agentos.store.port import RunRecord
-from agentos.workflow.place.location import FOLDER
 from agentos.workflow.place.origin import SubmittedFrom, head_commit
 from agentos.workflow.place.place import Place
 from agentos.worktree.git import Git, clean_env
@@ -33,14 +31,9 @@ _WHOLE = "whole"
 """Marks a worktree of ours that was made to its end."""
 
 
-def own_folder(place: Place, workflow_id: str) -> Path:
-    """Where a worktree of this run alone is, if it has one."""
-    return place.belongs_to / FOLDER / "runs" / quote(workflow_id, safe="")
-
-
 def working_place(place: Place, record: RunRecord) -> Place:
     """The place as it is, or with the run's own worktree as its root, where that was made and kept."""
-    path = own_folder(place, record.workflow_id)
+    path = place.own_folder(record.workflow_id)
     return replace(place, root=path, home=place.root) if place.home is None and _is_whole(path) else place
 
 
@@ -49,7 +42,7 @@ def place_submitted(place: Place, record: RunRecord, origin: SubmittedFrom) -> P
 
     RunRefusedError where neither the commit nor the files it was submitted with can be had here.
     """
-    path = own_folder(place, record.workflow_id)
+    path = place.own_folder(record.workflow_id)
     head = head_commit(place.root)
     if not origin.tree and head == origin.commit:
         return place

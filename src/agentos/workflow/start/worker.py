@@ -74,10 +74,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The worktree that the worker was given."""
     what: What
     """`fired`: the time of a schedule has come, and its run was submitted. `taken`: it was submitted, `adopted`: it was
-    interrupted, and is driven from here now. `left`: the worker could not go on with it; `delayed`: not yet, since
-    somebody is in the way; `unreadable`: the runs of this worktree, or its schedules, cannot be looked at. `text` says
-    why. Said once; these three are tried again. `retention`: what was deleted because the settings say so, or why it
-    could not be."""
+    interrupted, and is driven from here now; `text` says where, if not in the worktree that it belongs to. `left`: the
+    worker could not go on with it; `delayed`: not yet, since somebody is in the way; `unreadable`: the runs of this
+    worktree, or its schedules, cannot be looked at. `text` says why. Said once; these three are tried again.
+    `retention`: what was deleted because the settings say so, or why it could not be."""
     status: str = ""
     """Of the run, once its drive has ended."""
     text: str = ""
@@ -258,7 +258,7 @@ class Worker:
         argv += ["--repo", str(home.root)] if home.named else []
         argv += ["--strict"] if one.record.waiting is not None else []  # what was submitted, or nothing
         pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-        self._tell(_report(one, one.how))
+        self._tell(_report(one, one.how, text=f"in {place.root}"))
         try:
             child = await asyncio.create_subprocess_exec(*argv, cwd=home.root, start_new_session=True, **pipes)
             self._children.add(child)
