@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from agentos.machine import events as ev
 from agentos.machine.commands import Abort, Pause
 from agentos.store.port import RunRecord
 from agentos.workflow.place.origin import head_commit
+from agentos.workflow.start import own_worktree
 from agentos.workflow.start.worker import Report, Worker, WorkerTarget
 from tests.conftest import git
 from tests.marks import quick_first
@@ -233,6 +235,28 @@ def test_a_run_that_changes_no_files_works_on_the_commit_it_was_submitted_from(r
     told = work(repo)
     assert [(one.what, one.status) for one in told] == [("taken", ""), ("ended", "complete")]
     assert trace(repo) == ["first"]
+    assert not (repo / ".agentos/runs/mine").exists()
+    assert "runs/mine" not in git("worktree", "list", cwd=repo)
+
+
+def test_a_worktree_whose_worker_was_killed_goes_with_the_next_worker(
+    repo: Path, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = repo.parent / "trace"
+    held = f"echo begin >> {trace}; until [ -e {repo.parent}/go ]; do sleep 0.02; done"
+    (repo / "held.yaml").write_text(f'tasks: {{held: {{run: "{held}", effects: none}}}}')
+    commit(repo)
+    client.submit("held.yaml", None, "mine")
+    commit(repo, "newer")
+    worker = start("worker")
+    wait_for(trace.exists)
+    worker.kill()  # the driver of the run goes on
+    monkeypatch.setattr(own_worktree, "STALE", timedelta())
+    work(repo)
+    assert (repo / ".agentos/runs/mine").exists(), "it is driven"
+    (repo.parent / "go").touch()
+    wait_for(lambda: record("mine").status == "complete" and record("mine").holder is None)
+    work(repo)
     assert not (repo / ".agentos/runs/mine").exists()
     assert "runs/mine" not in git("worktree", "list", cwd=repo)
 

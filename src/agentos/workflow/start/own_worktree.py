@@ -2,31 +2,37 @@
 
 Where the worktree it belongs to still has them, there. Otherwise in a linked worktree of its own, made from them below
 `.agentos/runs`: nobody's files are written over. That of a run which changes files is the user's once it is made, and
-whoever goes on with the run works there; that of another run is made for one drive and removed after it.
+whoever goes on with the run works there; that of another run is made for one drive and removed after it, or, where
+its worker was killed, by the next one.
 """
 
 from __future__ import annotations
 
 import os
 import shlex
-from datetime import UTC, datetime
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from agentos.exceptions import RunRefusedError, SnapshotNotFoundError
 from agentos.ids import short_id
-from agentos.store.port import RunRecord
+from agentos.store.port import ENDED, RunRecord
 from agentos.workflow.place.origin import SubmittedFrom, head_commit
-from agentos.workflow.place.place import Place
+from agentos.workflow.place.place import Place, known_run
 from agentos.worktree.git import Git, clean_env
-from agentos.worktree.linked_worktrees import make_linked, release_linked, remove_linked
+from agentos.worktree.linked_worktrees import linked_worktrees, make_linked, release_linked, remove_linked
 from agentos.worktree.snapshots.manifest import FORMAT, Head, Manifest
 from agentos.worktree.snapshots.snapshots import Snapshot, current_tree, find, is_unchanged
 from agentos.worktree.snapshots.store import FOLDER as FOLDER_IN_GIT
 from agentos.worktree.snapshots.store import Worktree, open_worktree
 
 _LABEL = "submitted"
+_PASSING = "drive"
+"""What they are for, as the lock says: those of the second kind are for one drive."""
+STALE = timedelta(minutes=1)
+"""So long after the end of a run its worker has removed what it made, if it is alive."""
 _WHOLE = "whole"
 """Marks a worktree of ours that was made to its end."""
 
@@ -54,7 +60,9 @@ def place_submitted(place: Place, record: RunRecord, origin: SubmittedFrom) -> P
         return place
     if not (origin.tree and _is_whole(path)):
         remove_linked(worktree, path)  # a killed worker left it
-        made = make_linked(worktree, snapshot, path, workflow_id=record.workflow_id, label=_LABEL)
+        made = make_linked(
+            worktree, snapshot, path, workflow_id=record.workflow_id, label=_LABEL if origin.tree else _PASSING
+        )
         (made.folder / _WHOLE).touch()
     if origin.tree:
         release_linked(worktree, path)
@@ -65,6 +73,21 @@ def leave_worktree(place: Place, origin: SubmittedFrom) -> None:
     """The end of a drive in a worktree that was made for it alone: it goes, with everything in it."""
     if place.home is not None and not origin.tree:
         remove_linked(open_worktree(place.home), place.root)
+
+
+def remove_left_behind(place: Place) -> None:
+    """Remove worktrees that were made for one drive, of runs that have ended: their workers were killed."""
+    folder = os.path.realpath(place.own_folder("x").parent)
+    if not os.path.isdir(folder):
+        return
+    worktree = open_worktree(place.root)
+    with closing(place.open(readonly=True)) as store:
+        for one in linked_worktrees(worktree):
+            if one.label != _PASSING or os.path.dirname(one.path) != folder:
+                continue
+            run = known_run(store, one.workflow_id)
+            if run is not None and run.status in ENDED and datetime.now(UTC) - run.updated_at > STALE:
+                remove_linked(worktree, one.path)
 
 
 def _is_whole(path: Path) -> bool:

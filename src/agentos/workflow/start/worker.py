@@ -14,7 +14,7 @@ import sys
 import time
 from asyncio.subprocess import Process
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -34,7 +34,7 @@ from agentos.workflow.place.inspection import workload
 from agentos.workflow.place.origin import SubmittedFrom, decode_origin
 from agentos.workflow.place.place import Place, is_home, is_of_another_host
 from agentos.workflow.start.comparison import NO_DIFFERENCE, Comparison
-from agentos.workflow.start.own_worktree import leave_worktree, place_submitted, working_place
+from agentos.workflow.start.own_worktree import leave_worktree, place_submitted, remove_left_behind, working_place
 from agentos.workflow.start.ready_run import DriveOptions, Finished, prepare_run
 from agentos.workflow.start.resume import resume_run
 from agentos.workflow.start.schedules import fire_slots
@@ -150,6 +150,9 @@ class Worker:
         Gives why worktrees could not be looked at, last of all. The only one there is raises, at the first look: an
         address mistyped is told at once.
         """
+        for post in self._posts:
+            with suppress(AgentosError, OSError):  # another worker, another time
+                await in_thread(remove_left_behind, post.place)
         alone = len(self._posts) == 1
         while not self._draining.is_set():
             idle = not self._tasks  # what ends while we look may let others go
