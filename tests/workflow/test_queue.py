@@ -239,6 +239,22 @@ def test_a_run_that_changes_no_files_works_on_the_commit_it_was_submitted_from(r
     assert "runs/mine" not in git("worktree", "list", cwd=repo)
 
 
+@pytest.mark.full
+def test_workers_do_not_take_the_worktree_of_a_run_from_each_other(repo: Path, start: Any) -> None:
+    trace, runs = repo.parent / "trace", [f"mine-{number}" for number in range(6)]
+    (repo / "read.yaml").write_text(f'tasks: {{read: {{run: "cat input >> {trace}", effects: none}}}}')
+    commit(repo)
+    for run in runs:
+        client.submit("read.yaml", None, run)
+    (repo / "input").write_text("second\n")
+    commit(repo)
+    for _ in range(3):
+        start("worker", "--poll", "0.1")
+    wait_for(lambda: all(record(run).status == "complete" for run in runs))
+    assert trace.read_text().split() == ["first"] * len(runs)
+    wait_for(lambda: not [*(repo / ".agentos/runs").iterdir()])
+
+
 def test_a_worktree_whose_worker_was_killed_goes_with_the_next_worker(
     repo: Path, start: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,7 @@ import sys
 import time
 from asyncio.subprocess import Process
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -209,22 +209,24 @@ class Worker:
     async def _go_on(self, one: _Taken) -> None:
         try:
             origin = decode_origin(one.taken.submitted_from)
-            place = await self._find_place(one, origin)
-            status = await (self._drive(one, place) if place.home is None else self._drive_apart(one, place, origin))
+            with ExitStack() as held:
+                place = await self._find_place(one, origin, held)
+                is_apart = place.home is not None
+                status = await (self._drive_apart(one, place, origin) if is_apart else self._drive(one, place))
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one run: said, and the others go on
             self._put_off(one, error)
         else:
             self._postponed.forget(one.key)
             self._tell(_report(one, "ended", status=status))
 
-    async def _find_place(self, one: _Taken, origin: SubmittedFrom) -> Place:
+    async def _find_place(self, one: _Taken, origin: SubmittedFrom, held: ExitStack) -> Place:
         """Where the run works: on what it was submitted with. It is let go of where that is not here, or not now."""
         try:
             home = await in_thread(_home, one.post.place, one.record)
             if origin.is_free or (one.record.sequence and origin.tree):
                 place = working_place(home, one.record)
             else:
-                place = await in_thread(place_submitted, home, one.record, origin)
+                place = await in_thread(place_submitted, home, one.record, origin, held)
         except BaseException:
             await in_thread(return_runs, one.post, [one.taken])
             raise
@@ -274,7 +276,7 @@ class Worker:
             with closing(home.open(readonly=True)) as store:
                 now = store.find_run(one.record.workflow_id)
         finally:
-            await in_thread(leave_worktree, place, origin)
+            await in_thread(leave_worktree, place, one.record.workflow_id, origin)
             self._postponed.look_again()
         if now.status in ("pending", "interrupted") and child.returncode:
             kind = TryAgainError if child.returncode == _TRY_AGAIN else AgentosError
