@@ -15,7 +15,7 @@ from agentos.ids import WorkflowId
 from agentos.store.port import Progress
 from agentos.workflow.expiry.deletion_note import deletion_note, has_note, note_path
 from agentos.workflow.expiry.expired_runs import find_expired
-from agentos.workflow.expiry.rules import Expiry, parse_age
+from agentos.workflow.expiry.rules import Expiry, expiry_for, parse_age
 from agentos.workflow.place.place import find_place
 from tests.cli import edits
 from tests.cli.conftest import Agentos
@@ -76,10 +76,19 @@ def test_only_runs_go_whose_status_is_named(tmp_git_repo: Path, agentos: Agentos
         assert agentos("delete", "--older-than", "0s", "--status", "failed", "--yes", cwd=tmp_git_repo).code == 0
         assert ids(tmp_git_repo) == ["ask-1", "busy", "cut-1"]
         # One that is driven is none of these, whatever is named.
-        every = [f"--status={status}" for status in ("paused", "interrupted", "waiting", "pending")]
+        every = [f"--status={status}" for status in ("paused", "interrupted", "pending")]
         assert agentos("delete", *every, "--yes", cwd=tmp_git_repo).code == 0
-        assert ids(tmp_git_repo) == ["busy"]
+        assert ids(tmp_git_repo) == ["ask-1", "busy"]
     assert not (tmp_git_repo / ".agentos/logs/bad-1").exists()
+
+
+def test_a_run_that_waits_for_an_answer_goes_by_its_id_alone(tmp_git_repo: Path, agentos: Agentos) -> None:
+    waiting(tmp_git_repo)
+    assert agentos("delete", "--status", "waiting", "--yes", cwd=tmp_git_repo).code == 2
+    assert Client(tmp_git_repo).expired_runs(expiry_for(["waiting"], None)) == []
+    assert ids(tmp_git_repo) == ["ask-1"]
+    assert agentos("delete", "ask-1", "--yes", cwd=tmp_git_repo).code == 0
+    assert ids(tmp_git_repo) == []
 
 
 def test_young_ones_and_the_newest_of_each_workflow_stay(tmp_git_repo: Path, agentos: Agentos) -> None:

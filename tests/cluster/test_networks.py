@@ -84,6 +84,27 @@ def test_what_cannot_be_renewed_ends_and_the_run_goes_on_once_the_network_does(
     assert scene.noted("end b") == ["end b"]
 
 
+@pytest.mark.parametrize("when", ["before it begins", "between two tasks"])
+@pytest.mark.parametrize("who", ["worker", "driver", "scheduler"])
+@pytest.mark.parametrize("effects", ["none", "external"])
+def test_a_cut_while_nothing_is_at_work_holds_the_run_up_and_no_more(
+    far: Far, effects: str, who: str, when: str
+) -> None:
+    scene, cut = far.scene, "w1" if who == "worker" else who  # where `a` was, or not: by lot
+    if when == "before it begins":
+        far.network.cut(cut)
+    driver = scene.drive("run", flow_of(scene, effects), "--id", "run")
+    if when == "between two tasks":
+        wait_until(lambda: scene.noted("end a"))
+        far.network.cut(cut)
+    scene.go()
+    driver.join()  # it goes on with the other worker, or is put off
+    assert who != "worker" or scene.status() == "complete"
+    far.network.heal(cut)
+    drive_to_its_end(scene, driver)
+    check(scene)
+
+
 def test_a_cut_shorter_than_a_lease_is_not_noticed(far: Far) -> None:
     scene = far.scene
     driver = scene.drive("run", flow_of(scene, "external"), "--id", "run")

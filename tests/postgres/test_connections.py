@@ -1,7 +1,9 @@
-"""How many connections a process makes: short runs one after another use those that there are."""
+"""Connections that a process makes, and what it asks git: short runs one after another use what there is."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -58,6 +60,19 @@ def test_fifty_runs_of_a_process_need_no_more_connections_than_a_few(server: Ser
     connections(server, tmp_git_repo, "1")  # which makes the schema
     few = connections(server, tmp_git_repo, "2")
     assert connections(server, tmp_git_repo, "50") <= few + 2 <= 6
+
+
+def test_ten_runs_of_a_process_ask_git_no_more_than_one(server: Server, tmp_git_repo: Path, tmp_path: Path) -> None:
+    asked, shim = tmp_path / "asked", tmp_path / "bin" / "git"
+    shim.parent.mkdir()
+    shim.write_text(f'#!/bin/sh\necho "$@" >> {asked}\nexec {shutil.which("git")} "$@"\n')
+    shim.chmod(0o755)
+    for url in ("", server.url):
+        for runs, most in ((1, 2), (10, 2)):
+            asked.unlink(missing_ok=True)
+            env = environment() | {"PATH": f"{shim.parent}:{os.environ['PATH']}", "AGENTOS_WORKFLOW_DB": url}
+            subprocess.run([sys.executable, "-c", PROGRAM, str(runs)], cwd=tmp_git_repo, env=env, check=True)
+            assert len(asked.read_text().splitlines()) <= most
 
 
 def test_a_forked_child_has_connections_of_its_own_and_leaves_its_parents_alone(

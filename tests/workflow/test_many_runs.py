@@ -67,8 +67,9 @@ def copying(columns: list[str], numbers: str) -> str:
 
 def add(store: StorePort, name: str, status: RunStatus, root: str) -> None:
     # The old one is older than all others, so that it is never found among the newest.
-    at = NOON if name != "old" else NOON.replace(year=NOON.year - 1)
-    lease = store.create_run(new_run(name, root=root, name=name, created_at=at, plan=b"{}"), current_holder(), 15.0)
+    at, labels = (NOON, ("common",)) if name != "old" else (NOON.replace(year=NOON.year - 1), ("rare",))
+    run = new_run(name, root=root, name=name, created_at=at, plan=b"{}", labels=labels)
+    lease = store.create_run(run, current_holder(), 15.0)
     store.append(lease, [], Progress(status=status, layer=0, layers=1, epoch=0))
     store.release_lease(lease)
 
@@ -135,3 +136,65 @@ def test_resume_without_an_id_reads_no_run_that_is_over(repo: Path, read: list[s
     resume_target(repo)
     assert len(read) <= FEW
     assert not any(name.startswith("complete") for name in read)
+
+
+# --- plans of SQLite; those of a server: tests/postgres/test_plans.py -------------------------------------------------
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Ten steps of SQLite's machine for each one here: as many however busy the computer is."""
+    taken: list[int] = []
+    connect = sqlite3.connect
+
+    def counted(*args: Any, **more: Any) -> sqlite3.Connection:
+        connection = connect(*args, **more)
+        connection.set_progress_handler(lambda: taken.append(1), 10)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", counted)
+    return taken
+
+
+def typed_sql(sql: str) -> Callable[[Path], Any]:
+    def ask(repo: Path) -> None:
+        with closing(sqlite3.connect(find_place(repo).database)) as file:
+            file.execute(sql).fetchall()
+
+    return ask
+
+
+PLANNED: dict[str, Callable[[Path], Any]] = {
+    **LOOKS,
+    "a rare label": lambda repo: Client(repo).list_runs(labels={"rare"}, limit=50),
+    "list --everywhere": lambda repo: CliRunner().invoke(program, ["list", "--everywhere", "--repo", str(repo)]),
+    "tasks that wait": typed_sql("SELECT workflow_id, task_id FROM tasks WHERE status = 'waiting'"),
+    "tasks that failed": typed_sql("SELECT workflow_id, task_id FROM tasks WHERE status = 'failed'"),
+    "tasks of a run": typed_sql("SELECT * FROM tasks WHERE workflow_id = 'old'"),
+    "events of a run": typed_sql("SELECT * FROM events WHERE workflow_id = 'old'"),
+}
+
+
+def test_what_has_ended_makes_no_question_to_sqlite_dearer(tmp_git_repo: Path, steps: list[int]) -> None:
+    def fill(first: int, last: int) -> None:
+        numbers = f"WITH RECURSIVE n(i) AS (SELECT {first} UNION ALL SELECT i + 1 FROM n WHERE i < {last})"
+        with closing(sqlite3.connect(place.database)) as file, file:
+            columns = [row[1] for row in file.execute("PRAGMA table_info(run)")]
+            file.execute(numbers + copying(columns, "n") + " WHERE id IN ('complete', 'failed')")
+            file.execute("INSERT OR IGNORE INTO label SELECT 'common', created_at, no FROM run WHERE id <> 'old'")
+
+    def cost(ask: Callable[[Path], Any]) -> int:
+        before = len(steps)
+        ask(tmp_git_repo)
+        return len(steps) - before
+
+    place = find_place(tmp_git_repo)
+    with closing(place.open(create=True)) as store:
+        for name, status in (("complete", "complete"), ("failed", "failed"), ("old", "running")):
+            add(store, name, status, str(tmp_git_repo))  # type: ignore[arg-type]
+    fill(1, FEW)
+    few = {what: cost(ask) for what, ask in PLANNED.items()}
+    fill(FEW + 1, ENDED)
+    many = {what: cost(ask) for what, ask in PLANNED.items()}
+    dearer = {what: (few[what], many[what]) for what in PLANNED if many[what] > few[what] + ENDED // 10}
+    assert dearer == {}

@@ -8,18 +8,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from agentos import client
+from agentos.cli.main import program
 from agentos.client import Client, resolve_drive_options
 from agentos.exceptions import QueueFullError, RunRefusedError
 from agentos.machine import events as ev
 from agentos.machine.commands import Abort, Pause
 from agentos.store.port import RunRecord
 from agentos.workflow.place.origin import head_commit
+from agentos.workflow.start import own_worktree
 from agentos.workflow.start.worker import Report, Worker, WorkerTarget
 from tests.conftest import git
 from tests.marks import quick_first
@@ -201,6 +205,7 @@ def test_a_run_works_in_its_worktree_while_that_has_the_files_it_was_submitted_w
     told = work(repo)
     assert [one.what for one in told] == ["taken", "ended"]
     assert (trace(repo), (repo / "output").read_text()) == (["edited"], "done\n")
+    assert client.view("mine").own_worktree == ""
 
 
 def test_a_run_whose_files_were_edited_since_works_in_a_worktree_of_its_own(repo: Path) -> None:
@@ -208,8 +213,10 @@ def test_a_run_whose_files_were_edited_since_works_in_a_worktree_of_its_own(repo
     client.submit("edit.yaml", None, "mine")
     (repo / "input").write_text("mine, do not touch\n")
     told = work(repo)
-    assert [(one.what, one.status, one.text) for one in told] == [("taken", "", ""), ("ended", "complete", "")]
     own = repo / ".agentos/runs/mine"
+    assert [(one.what, one.status, one.text) for one in told] == [("taken", "", f"in {own}"), ("ended", "complete", "")]
+    assert client.view("mine").own_worktree == str(own)
+    assert f"works in {own}" in CliRunner().invoke(program, ["show", "mine"]).output
     assert trace(own) == ["submitted"]
     assert (repo / "input").read_text() == "mine, do not touch\n"
     assert not (repo / "output").exists()
@@ -228,6 +235,44 @@ def test_a_run_that_changes_no_files_works_on_the_commit_it_was_submitted_from(r
     told = work(repo)
     assert [(one.what, one.status) for one in told] == [("taken", ""), ("ended", "complete")]
     assert trace(repo) == ["first"]
+    assert not (repo / ".agentos/runs/mine").exists()
+    assert "runs/mine" not in git("worktree", "list", cwd=repo)
+
+
+@pytest.mark.full
+def test_workers_do_not_take_the_worktree_of_a_run_from_each_other(repo: Path, start: Any) -> None:
+    trace, runs = repo.parent / "trace", [f"mine-{number}" for number in range(6)]
+    (repo / "read.yaml").write_text(f'tasks: {{read: {{run: "cat input >> {trace}", effects: none}}}}')
+    commit(repo)
+    for run in runs:
+        client.submit("read.yaml", None, run)
+    (repo / "input").write_text("second\n")
+    commit(repo)
+    for _ in range(3):
+        start("worker", "--poll", "0.1")
+    wait_for(lambda: all(record(run).status == "complete" for run in runs))
+    assert trace.read_text().split() == ["first"] * len(runs)
+    wait_for(lambda: not [*(repo / ".agentos/runs").iterdir()])
+
+
+def test_a_worktree_whose_worker_was_killed_goes_with_the_next_worker(
+    repo: Path, start: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trace = repo.parent / "trace"
+    held = f"echo begin >> {trace}; until [ -e {repo.parent}/go ]; do sleep 0.02; done"
+    (repo / "held.yaml").write_text(f'tasks: {{held: {{run: "{held}", effects: none}}}}')
+    commit(repo)
+    client.submit("held.yaml", None, "mine")
+    commit(repo, "newer")
+    worker = start("worker")
+    wait_for(trace.exists)
+    worker.kill()  # the driver of the run goes on
+    monkeypatch.setattr(own_worktree, "STALE", timedelta())
+    work(repo)
+    assert (repo / ".agentos/runs/mine").exists(), "it is driven"
+    (repo.parent / "go").touch()
+    wait_for(lambda: record("mine").status == "complete" and record("mine").holder is None)
+    work(repo)
     assert not (repo / ".agentos/runs/mine").exists()
     assert "runs/mine" not in git("worktree", "list", cwd=repo)
 
@@ -287,6 +332,18 @@ def test_a_clone_takes_what_it_has_and_leaves_the_rest(repo: Path, tmp_path: Pat
     git("remote", "set-url", "origin", str(repo.with_name("away")), cwd=clone)
     git("fetch", "--quiet", cwd=clone)
     assert [(one.workflow_id, one.status) for one in work(clone) if one.what == "ended"] == [("unknown", "complete")]
+
+
+def test_a_run_whose_commit_is_gone_says_so_though_its_files_are_kept(repo: Path) -> None:
+    (repo / "input").write_text("second\n")
+    gone = commit(repo)
+    client.submit("edit.yaml", None, "mine")
+    git("reset", "--quiet", "--hard", "HEAD~1", cwd=repo)
+    git("reflog", "expire", "--expire=now", "--all", cwd=repo)
+    git("gc", "--quiet", "--prune=now", cwd=repo)
+    [left] = work(repo)
+    assert (left.what, record("mine").status) == ("left", "pending")
+    assert f"was submitted from commit {gone[:12]}" in left.text
 
 
 def test_the_commit_of_head_is_read_as_git_tells_it(repo: Path, tmp_path: Path) -> None:

@@ -77,7 +77,9 @@ def read_run(
         journal = read_journal(store, found.record.workflow_id, whole=whole, known=known)
         if at is not None and at < len(journal.events):
             return journal_at(store, journal, at)
-    return replace(journal, evidence=gate_evidence(journal, found.place))
+    own = found.place.own_folder(found.record.workflow_id)
+    evidence = gate_evidence(journal, found.place)
+    return replace(journal, evidence=evidence, own_worktree=str(own) if own.is_dir() else "")
 
 
 def view(run: FoundRun | str | None = None, repo: str | Path | None = None) -> RunView:

@@ -80,8 +80,9 @@ way back; `agentos export` keeps a copy of all but snapshots and logs. At a term
 --yes. Only runs of this worktree are meant; --repo names another.
 
 Runs in a --status, which has to be named, are deleted in batches. The age counts from the last event. Without --yes it
-says what would go, and how much space that is. A run that is driven is never deleted. It may be stopped at any time:
-what is gone is gone whole, and the same command goes on. `retention` in agentos.toml lets workers do this.
+says what would go, and how much space that is. A run that is driven is never deleted, one that waits for an answer only
+by its id. It may be stopped at any time: what is gone is gone whole, and the same command goes on. `retention` in
+agentos.toml lets workers do this.
 
 --all deletes every run of this worktree, and every snapshot of its files: snapshots lie in git's own folder, and
 outlive .agentos. A run of which only snapshots are left can be named, too.
@@ -97,7 +98,7 @@ Exit codes:
 @click.option(
     "--status",
     "statuses",
-    type=click.Choice(["complete", "failed", "aborted", "paused", "interrupted", "waiting", "pending"]),
+    type=click.Choice(["complete", "failed", "aborted", "paused", "interrupted", "pending"]),
     multiple=True,
     help="Runs in this status; repeatable.",
 )

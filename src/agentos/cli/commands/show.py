@@ -73,6 +73,8 @@ def _lines(view: RunView, journal: StoredRun, now: datetime) -> Iterator[str]:
     yield f"  began {ago(view.created_at, now)}, last event {ago(view.updated_at, now)}"
     host = f" on {printable(view.host)}" if view.host not in ("", platform.node()) else ""
     yield f"  in {printable(view.root)}{host}"
+    if view.own_worktree:
+        yield f"  works in {printable(view.own_worktree)}"
     if view.driver:
         yield f"  driven by {printable(view.driver)}"
     if view.waiting is not None:

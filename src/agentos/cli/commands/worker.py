@@ -226,7 +226,8 @@ def _say(report: Report) -> None:
     if report.what == "fired":
         click.echo(f"{who} is due")
         return
-    click.echo(f"{who} {report.what}" if report.what in ("taken", "adopted") else f"{who} is {report.status}")
+    begun = f"{report.what} {printable(report.text)}".rstrip()
+    click.echo(f"{who} {begun if report.what in ('taken', 'adopted') else f'is {report.status}'}")
     for line in comparison_lines(report.compared, report.workflow_id) if report.compared is not None else ():
         say(f"  {line}")
 

@@ -27,14 +27,14 @@ class RunsSize(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_expired(place: Place, store: StorePort, expiry: Expiry, now: datetime) -> list[RunRecord]:
-    """The runs of this worktree that may go, oldest first. Never one that is driven.
+    """The runs of this worktree that may go, oldest first. Never one that is driven, or waits for an answer.
 
     What it reads grows with the runs that are old enough, not with those there are. States that a CheckpointManager
     keeps are no runs that end.
     """
     found: list[RunRecord] = []
     for status, age in expiry.ages.items():
-        if age > now - EPOCH:  # nothing can be as old as that
+        if status == "waiting" or age > now - EPOCH:  # nothing can be as old as that
             continue
         before = now - age
         older = store.list_runs(statuses={status}, labels=expiry.labels, before=RunMark(created_at=before))

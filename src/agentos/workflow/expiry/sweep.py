@@ -89,7 +89,10 @@ async def sweep_all(places: Iterable[Place], tell: Callable[[Place, str], None],
                 continue
             told.pop(str(place.root), None)
             if swept is not None and swept.deleted:
-                tell(place, f"{swept.deleted} runs deleted, as `retention` says ({swept.expiry})")
+                tell(
+                    place,
+                    f"deleted as `retention` says ({swept.expiry}): {swept.deleted:,}",
+                )
             more = more or (swept is not None and swept.is_more)
         if once and not more:
             return

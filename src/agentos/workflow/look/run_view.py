@@ -190,6 +190,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: datetime
     root: str
     """The worktree it belongs to."""
+    own_worktree: str
+    """Where it works, if that is a worktree of its own; else empty."""
     host: str
     """The name of the machine that has this worktree."""
     driver: str | None
@@ -237,6 +239,8 @@ class StoredRun(msgspec.Struct, frozen=True, kw_only=True):
     """Kept ones, oldest first."""
     evidence: Mapping[GateId, AttemptEvidence] = {}
     """For open gates that ask whether a task ran, where somebody looked."""
+    own_worktree: str = ""
+    """Its folder, where it has one on this host and somebody looked."""
     as_of: datetime | None = None
     """The past moment that it is seen from, where it is not as it stands: when its last event was written."""
 
@@ -305,6 +309,7 @@ def run_view(journal: StoredRun, *, values: bool = True) -> RunView:
     return RunView(
         **{name: getattr(record, name) for name in _OF_RECORD},
         driver=driver_of(journal),
+        own_worktree=journal.own_worktree,
         labels=list(record.labels),
         selection=str(journal.plan.selection) if journal.plan is not None else "",
         waiting=waiting_view(record),

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import msgspec
 
@@ -85,6 +86,10 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     def belongs_to(self) -> Path:
         """The worktree that runs of this place belong to, wherever they work."""
         return self.home or self.root
+
+    def own_folder(self, workflow_id: str) -> Path:
+        """Where a worktree of this run alone is, if it has one."""
+        return self.belongs_to / FOLDER / "runs" / quote(workflow_id, safe="")
 
     def exists(self) -> bool:
         """Whether anything was ever kept here."""

@@ -14,7 +14,7 @@ import sys
 import time
 from asyncio.subprocess import Process
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -34,7 +34,7 @@ from agentos.workflow.place.inspection import workload
 from agentos.workflow.place.origin import SubmittedFrom, decode_origin
 from agentos.workflow.place.place import Place, is_home, is_of_another_host
 from agentos.workflow.start.comparison import NO_DIFFERENCE, Comparison
-from agentos.workflow.start.own_worktree import leave_worktree, place_submitted, working_place
+from agentos.workflow.start.own_worktree import leave_worktree, place_submitted, remove_left_behind, working_place
 from agentos.workflow.start.ready_run import DriveOptions, Finished, prepare_run
 from agentos.workflow.start.resume import resume_run
 from agentos.workflow.start.schedules import fire_slots
@@ -74,10 +74,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """The worktree that the worker was given."""
     what: What
     """`fired`: the time of a schedule has come, and its run was submitted. `taken`: it was submitted, `adopted`: it was
-    interrupted, and is driven from here now. `left`: the worker could not go on with it; `delayed`: not yet, since
-    somebody is in the way; `unreadable`: the runs of this worktree, or its schedules, cannot be looked at. `text` says
-    why. Said once; these three are tried again. `retention`: what was deleted because the settings say so, or why it
-    could not be."""
+    interrupted, and is driven from here now; `text` says where, if not in the worktree that it belongs to. `left`: the
+    worker could not go on with it; `delayed`: not yet, since somebody is in the way; `unreadable`: the runs of this
+    worktree, or its schedules, cannot be looked at. `text` says why. Said once; these three are tried again.
+    `retention`: what was deleted because the settings say so, or why it could not be."""
     status: str = ""
     """Of the run, once its drive has ended."""
     text: str = ""
@@ -150,6 +150,9 @@ class Worker:
         Gives why worktrees could not be looked at, last of all. The only one there is raises, at the first look: an
         address mistyped is told at once.
         """
+        for post in self._posts:
+            with suppress(AgentosError, OSError):  # another worker, another time
+                await in_thread(remove_left_behind, post.place)
         alone = len(self._posts) == 1
         while not self._draining.is_set():
             idle = not self._tasks  # what ends while we look may let others go
@@ -206,22 +209,24 @@ class Worker:
     async def _go_on(self, one: _Taken) -> None:
         try:
             origin = decode_origin(one.taken.submitted_from)
-            place = await self._find_place(one, origin)
-            status = await (self._drive(one, place) if place.home is None else self._drive_apart(one, place, origin))
+            with ExitStack() as held:
+                place = await self._find_place(one, origin, held)
+                is_apart = place.home is not None
+                status = await (self._drive_apart(one, place, origin) if is_apart else self._drive(one, place))
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one run: said, and the others go on
             self._put_off(one, error)
         else:
             self._postponed.forget(one.key)
             self._tell(_report(one, "ended", status=status))
 
-    async def _find_place(self, one: _Taken, origin: SubmittedFrom) -> Place:
+    async def _find_place(self, one: _Taken, origin: SubmittedFrom, held: ExitStack) -> Place:
         """Where the run works: on what it was submitted with. It is let go of where that is not here, or not now."""
         try:
             home = await in_thread(_home, one.post.place, one.record)
             if origin.is_free or (one.record.sequence and origin.tree):
                 place = working_place(home, one.record)
             else:
-                place = await in_thread(place_submitted, home, one.record, origin)
+                place = await in_thread(place_submitted, home, one.record, origin, held)
         except BaseException:
             await in_thread(return_runs, one.post, [one.taken])
             raise
@@ -258,7 +263,7 @@ class Worker:
         argv += ["--repo", str(home.root)] if home.named else []
         argv += ["--strict"] if one.record.waiting is not None else []  # what was submitted, or nothing
         pipes: Any = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
-        self._tell(_report(one, one.how))
+        self._tell(_report(one, one.how, text=f"in {place.root}"))
         try:
             child = await asyncio.create_subprocess_exec(*argv, cwd=home.root, start_new_session=True, **pipes)
             self._children.add(child)
@@ -271,7 +276,7 @@ class Worker:
             with closing(home.open(readonly=True)) as store:
                 now = store.find_run(one.record.workflow_id)
         finally:
-            await in_thread(leave_worktree, place, origin)
+            await in_thread(leave_worktree, place, one.record.workflow_id, origin)
             self._postponed.look_again()
         if now.status in ("pending", "interrupted") and child.returncode:
             kind = TryAgainError if child.returncode == _TRY_AGAIN else AgentosError
