@@ -37,7 +37,7 @@ class Steps:
         self._asked = 0
         self._not_begun: dict[int, tuple[str, Coroutine[Any, Any, Any]]] = {}
         self._at_work = 0
-        self._waits: set[int] = set()
+        self._waits: dict[int, asyncio.Future[NoReturn]] = {}
         self._scope: asyncio.Timeout | None = None
         self.suspended: tuple[int, ...] = ()
         """The steps that the function waits for, once it is to end here and to go on in another attempt."""
@@ -125,9 +125,9 @@ class Steps:
             self._suspend_soon()
 
     async def _suspend(self, number: int) -> NoReturn:
-        self._waits.add(number)
+        self._waits[number] = self._loop.create_future()
         self._suspend_soon()
-        await self._loop.create_future()
+        await self._waits[number]
         raise AssertionError("nothing ends this wait but its cancellation")
 
     def _suspend_soon(self) -> None:
@@ -136,8 +136,10 @@ class Steps:
             self._loop.call_soon(self._suspend_if_idle)
 
     def _suspend_if_idle(self) -> None:
-        if self._scope is not None and not self._at_work and not self.suspended:
-            self.suspended = tuple(sorted(self._waits))
+        # A wait that the function itself has cancelled holds it up no more.
+        waits = sorted(number for number, wait in self._waits.items() if not wait.done())
+        if waits and self._scope is not None and not self._at_work and not self.suspended:
+            self.suspended = tuple(waits)
             self._scope.reschedule(self._loop.time())
 
     # --- what is known --------------------------------------------------------------------------------------------
