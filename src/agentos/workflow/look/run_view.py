@@ -35,7 +35,7 @@ from agentos.machine.events import (
 )
 from agentos.machine.facts.fold import Facts, counting, fold, reduce_all, workflow_state
 from agentos.machine.rules.candidates import CandidateRow, candidate_table
-from agentos.machine.rules.gates import gate_choices, is_held
+from agentos.machine.rules.gates import gate_choices, gates_to_ask
 from agentos.machine.rules.merges import answer_to
 from agentos.machine.rules.plan_changes import current_plan
 from agentos.machine.state import TaskStatus
@@ -306,7 +306,7 @@ def run_view(journal: StoredRun, *, values: bool = True) -> RunView:
         waiting=waiting_view(record),
         usage=facts.spent_in_all,
         tasks=_tasks(journal, values),
-        gates=[_held_view(journal, gate) for gate in gate_views(facts, journal.evidence)],
+        gates=_gates(journal),
         signers=facts.signers,
         state=stored_form(workflow_state(facts)) if values else None,
     )
@@ -346,11 +346,15 @@ def stored_form(value: object) -> Any:
     return msgspec.json.decode(encode_value(value, around=True))
 
 
-def _held_view(journal: StoredRun, gate: GateView) -> GateView:
-    asked = journal.facts.gates[GateId(gate.id)].opened
-    if not gate.open or journal.plan is None or not is_held(journal.plan, journal.facts, asked):
-        return gate
-    return msgspec.structs.replace(gate, open=False, held=True)
+def _gates(journal: StoredRun) -> list[GateView]:
+    views = gate_views(journal.facts, journal.evidence)
+    if journal.plan is None:
+        return views
+    asked = {gate.gate_id for gate in gates_to_ask(journal.plan, journal.facts)}
+    return [
+        msgspec.structs.replace(gate, open=False, held=True) if gate.open and gate.id not in asked else gate
+        for gate in views
+    ]
 
 
 def gate_views(facts: Facts, evidence: Mapping[GateId, AttemptEvidence] = {}) -> list[GateView]:
