@@ -33,7 +33,7 @@ from agentos.machine.events import (
     Usage,
     Verification,
 )
-from agentos.machine.facts.fold import Facts, counting, fold, reduce_all, workflow_state
+from agentos.machine.facts.fold import Facts, TaskFacts, counting, fold, reduce_all, workflow_state
 from agentos.machine.rules.candidates import CandidateRow, candidate_table
 from agentos.machine.rules.gates import gate_choices, gates_to_ask
 from agentos.machine.rules.merges import answer_to
@@ -74,7 +74,7 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     """In the stored form: JSON, with `{"$agentos": …}` for what JSON lacks."""
     error: TaskFailure | UnsetType = UNSET
     not_before: datetime | UnsetType = UNSET
-    """When its next attempt may begin, where it waits for one."""
+    """When its next attempt may begin, where it waits for one; or when its first sleep is over."""
     limit: bool | UnsetType = UNSET
     """It waits until then because its agent's subscription is used up."""
     usage: Usage | UnsetType = UNSET
@@ -415,7 +415,7 @@ def _tasks(journal: StoredRun, values: bool) -> list[TaskView]:
             execution_time_ms=known.execution_time_ms if known.ended else None,
             output=msgspec.json.decode(known.output) if values and known.status == "complete" else UNSET,
             error=known.error if known.error is not None else UNSET,
-            not_before=known.due(datetime.now(UTC)) if known.status == "retrying" else UNSET,
+            not_before=_goes_on_at(known),
             limit=True if known.status == "retrying" and known.limit == "wait" else UNSET,
             usage=facts.spent.get(task_id, UNSET),
             verified=known.verified if known.verified is not None else UNSET,
@@ -425,6 +425,12 @@ def _tasks(journal: StoredRun, values: bool) -> list[TaskView]:
         for layer, _, task_id, task in in_order
         for known in [facts.task(task_id)]
     ]
+
+
+def _goes_on_at(known: TaskFacts) -> datetime | UnsetType:
+    if known.status == "retrying":
+        return known.due(datetime.now(UTC))
+    return (known.suspended and known.sleeps_until) or UNSET
 
 
 def _candidates(journal: StoredRun, task: PlannedTask | None) -> list[CandidateRow] | UnsetType:
