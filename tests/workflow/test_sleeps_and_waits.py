@@ -201,6 +201,29 @@ def test_a_wait_that_the_function_gave_up_suspends_it_no_more() -> None:
     assert not Client().show("r").gates
 
 
+@pytest.mark.parametrize(("idempotent", "calls"), [(False, 1), ("keyed", 2)])
+def test_a_step_that_raised_is_not_made_again_by_a_sleep_where_its_effect_may_not_be(
+    idempotent: Any, calls: int
+) -> None:
+    flow, paid = Workflow("w"), list[str]()
+
+    def pay() -> None:
+        paid.append("paid")
+        raise ConnectionError("no answer")
+
+    @flow.task(effects="external", idempotent=idempotent)
+    async def order(ctx: Context) -> str:
+        try:
+            await ctx.step(pay)
+        except ConnectionError:
+            await ctx.sleep(0)
+        return "cancelled"
+
+    errors = run(flow, check=False).errors
+    assert len(paid) == calls
+    assert ("step 1, 'pay', ended without a result" in errors.get("order", "")) == (not idempotent)
+
+
 def test_a_function_that_swallows_its_cancellation_is_suspended_all_the_same() -> None:
     flow, calls = Workflow("w"), list[str]()
 
