@@ -178,7 +178,7 @@ def test_a_fork_runs_tasks_with_other_settings_and_keeps_the_rest(
         ("last.needs=greet", "edit the workflow instead"),
         ("last.run=echo ${{ tasks.nonesuch.output }}", "nonesuch"),
         ("each.one[0].run=x", "follows from 'each.one': set it there"),
-        ("greet.env.WORD", "is not NAME=VALUE"),
+        ("greet.env.WORD", "is not TASK.KEY=VALUE\nNothing was run; give each once, as --set TASK.KEY=VALUE."),
         ("greet.env.WORD=s3cret-value-of-it", "a setting holds the value of DEPLOY_TOKEN"),
     ],
 )

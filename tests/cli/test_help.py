@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -43,8 +44,10 @@ def test_words_of_other_tools_are_understood(agentos: Agentos, tmp_path: Path, t
 def test_keys_of_other_tools_get_the_right_word(agentos: Agentos, tmp_git_repo: Path) -> None:
     (tmp_git_repo / "flow.yaml").write_text(
         "steps: {}\ntasks:\n  a: {run: echo 1}\n  b: {script: echo 2, depends_on: a, when: '1 == 1', timeout: 3}\n"
+        "  c: {steps: [echo 3]}\n"
     )
     told = agentos("check", "flow.yaml", cwd=tmp_git_repo).out
+    assert re.search(r"tasks\.c\.steps: .*\(did you mean 'run'\?\)", told)
     for word in ("tasks", "run", "needs", "if", "timeout_s"):
         assert f"(did you mean {word!r}?)" in told
 

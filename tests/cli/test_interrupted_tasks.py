@@ -189,3 +189,24 @@ def test_a_step_that_had_begun_is_a_sign_of_life_and_is_answered_for(agentos: Ag
     assert agentos("approve", "p", "--output", '"receipt 17"', cwd=repo).code == 0
     (task,) = json.loads(agentos("show", "p", "--json", cwd=repo).out)["tasks"]
     assert (task["status"], task["output"]) == ("complete", "receipt 17")
+
+
+def test_a_question_about_its_result_is_not_asked_before_it_is_clear_whether_it_runs_again(
+    agentos: Agentos, tmp_git_repo: Path
+) -> None:
+    (tmp_git_repo / "flow.yaml").write_text(
+        "tasks:\n"
+        "  build: {run: echo 1.1, effects: external}\n"
+        "  ship: {run: 'true', approve: 'Ship ${{ tasks.build.output.stdout }}?', effects: external}\n"
+    )
+    assert agentos("run", "flow.yaml", "--id", "p", cwd=tmp_git_repo).code == 3
+    asked = agentos("resume", "p", "--rerun", "build", cwd=tmp_git_repo)
+    assert "waits for 1 answer" in asked.out
+    assert "Did it run?" in asked.err
+    assert "Ship 1.1?" not in asked.err
+    assert "Ship 1.1?" not in agentos("inbox", cwd=tmp_git_repo).out
+    early = agentos("approve", "p", "approve:ship", cwd=tmp_git_repo)
+    assert (early.code, early.out) == (2, "")
+    assert "is not asked now" in early.err
+    assert agentos("approve", "p", "--choose", "did-not-run", cwd=tmp_git_repo).code == 3
+    assert "Ship 1.1?" in agentos("inbox", cwd=tmp_git_repo).out

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from agentos import Client, Workflow, run
+from agentos.testing import start
 from agentos.workflow.checkpoint import CheckpointManager
 from tests.cli.conftest import Agentos
 from tests.cli.sample import begin, make_repository
@@ -127,3 +130,16 @@ def test_large_outputs_are_begun_for_people_and_whole_for_programs(agentos: Agen
     }
     tasks = json.loads(agentos("show", "--json", cwd=tmp_git_repo).out)["tasks"]
     assert {task["id"]: task["output"] for task in tasks} == result.outputs
+
+
+def test_a_task_that_sleeps_is_shown_with_its_time(agentos: Agentos, tmp_git_repo: Path) -> None:
+    (tmp_git_repo / "nap.py").write_text(
+        "from agentos import Workflow\nflow = Workflow('nap')\n"
+        "@flow.task\nasync def nap(ctx):\n    await ctx.sleep(3600)\n"
+    )
+    killed = start(
+        [sys.executable, "-m", "agentos", "run", "nap.py", "--id", "n"], cwd=tmp_git_repo, at="task.suspended"
+    )
+    assert killed.killed
+    shown = agentos("show", "n", cwd=tmp_git_repo).out
+    assert re.search(r"nap +waiting +goes on in (59m|1h)\S* ?\S*, at ", shown), shown

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.conftest import git
-from tests.forks import run_forked
+from tests.forks import ROOT, run_forked
 
 PROJECT = {
     "shop/__init__.py": "",
@@ -46,6 +47,31 @@ tasks:
     sources: ["shop/**", pyproject.toml]
 """,
 }
+
+OURS = f"""\
+name: ci
+defaults: {{effects: none}}
+tasks:
+  style:
+    run: echo style >> ran; {sys.executable} -m ruff check --no-cache src/agentos/dag tests/unit/dag
+    sources: ["src/agentos/dag/**", "tests/unit/dag/**", pyproject.toml]
+  unit:
+    needs: style
+    run: |
+      echo unit >> ran
+      {sys.executable} -m pytest -q -p no:cacheprovider tests/unit/dag/test_selection.py | grep -o "[0-9]* passed"
+    sources: ["src/agentos/**", "tests/unit/dag/**", "tests/*.py", pyproject.toml]
+  docs:
+    run: echo docs >> ran; grep -c "" docs/*.md
+    sources: ["docs/**"]
+  locks:
+    run: echo locks >> ran; grep -c "==" requirements/lock.txt
+    sources: ["requirements/*.txt"]
+  release:
+    needs: [unit, docs, locks]
+    run: echo release >> ran; grep "^name = " pyproject.toml; head -n 5 CHANGELOG.md
+    sources: [pyproject.toml, CHANGELOG.md]
+"""
 
 
 @pytest.fixture
@@ -116,3 +142,31 @@ def test_a_task_that_is_added_to_the_complete_run_runs_when_it_is_resumed(projec
     assert "5 reused · 1 new (sign: added to the workflow since)" in out
     assert (project / "ran").read_text().split() == ["sign"]
     assert "6 reused" in agentos(project, "resume", "x")[1]
+
+
+@pytest.mark.full
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="these sources are no clone")
+def test_in_a_clone_of_this_project_an_edit_runs_what_depends_on_it_alone(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    git("clone", "--quiet", str(ROOT), str(clone), cwd=tmp_path)
+    (clone / "workflows").mkdir()
+    (clone / "workflows/ci.yaml").write_text(OURS)
+    assert ci(clone)[0] == {"style", "unit", "docs", "locks", "release"}
+
+    ran, out, err = ci(clone)
+    assert (ran, out) == (set(), "")
+    assert "5 reused (" in err
+
+    with (clone / "src/agentos/dag/plan/selection.py").open("a") as file:
+        file.write("\n# An edit that changes no result.\n")
+    ran, out, _ = ci(clone)
+    assert ran == {"style", "unit"}, "they say the same as before: the release is as it was"
+    assert "3 reused · 2 rerun (style, unit)" in out
+
+    with (clone / "docs/queue.md").open("a") as file:
+        file.write("\nOne more line.\n")
+    assert ci(clone)[0] == {"docs", "release"}
+
+    git("checkout", "--quiet", ".", cwd=clone)
+    assert ci(clone)[0] == {"style", "unit", "docs", "release"}, "what an edit was undone of is another content again"
+    assert ci(clone)[0] == set()

@@ -176,6 +176,54 @@ def test_the_first_of_an_answer_and_a_sleep() -> None:
     assert not Client().show("r").gates
 
 
+def test_a_wait_that_the_function_gave_up_suspends_it_no_more() -> None:
+    flow = Workflow("w")
+
+    @flow.task
+    async def remind(ctx: Context) -> str:
+        answer, late = asyncio.create_task(ctx.wait_for("Go?")), asyncio.create_task(ctx.sleep(0.02))
+        await asyncio.wait({answer, late}, return_when=asyncio.FIRST_COMPLETED)
+        answer.cancel()
+        await ctx.step(str, "late")
+        await asyncio.sleep(0.01)  # nothing durable: somebody else's await
+        return "gave up"
+
+    @flow.task
+    async def change_of_mind(ctx: Context) -> str:
+        nap = asyncio.create_task(ctx.sleep(3600))
+        await ctx.step(str, "first")
+        nap.cancel()
+        await asyncio.gather(nap, return_exceptions=True)
+        return await ctx.step(str, "second")
+
+    done = run(flow, workflow_id="r")
+    assert done.outputs == {"remind": "gave up", "change_of_mind": "second"}
+    assert not Client().show("r").gates
+
+
+@pytest.mark.parametrize(("idempotent", "calls"), [(False, 1), ("keyed", 2)])
+def test_a_step_that_raised_is_not_made_again_by_a_sleep_where_its_effect_may_not_be(
+    idempotent: Any, calls: int
+) -> None:
+    flow, paid = Workflow("w"), list[str]()
+
+    def pay() -> None:
+        paid.append("paid")
+        raise ConnectionError("no answer")
+
+    @flow.task(effects="external", idempotent=idempotent)
+    async def order(ctx: Context) -> str:
+        try:
+            await ctx.step(pay)
+        except ConnectionError:
+            await ctx.sleep(0)
+        return "cancelled"
+
+    errors = run(flow, check=False).errors
+    assert len(paid) == calls
+    assert ("step 1, 'pay', ended without a result" in errors.get("order", "")) == (not idempotent)
+
+
 def test_a_function_that_swallows_its_cancellation_is_suspended_all_the_same() -> None:
     flow, calls = Workflow("w"), list[str]()
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from agentos.client.places import FoundRun, find_run
-from agentos.client.waiting import approval_arguments, asked_now, evidence_of
+from agentos.client.waiting import approval_arguments, asked_now, evidence_of, gates_asked
 from agentos.exceptions import (
     CheckpointCorruptedError,
     CommandRefusedError,
@@ -29,6 +29,7 @@ from agentos.machine.rules.gates import (
     changed_files,
     choice_argument,
     command_words,
+    gates_to_ask,
     is_held,
     may_be_asked,
 )
@@ -50,8 +51,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Became", "Gate", "GateContext", "answer", "answer_to", "approval_arguments", "approve",
-    "author_of", "choice_argument", "deliver", "evidence_of", "find_gate", "gate", "gate_context", "is_held",
-    "may_be_asked", "open_gates", "reject", "send_to_drive", "sign_answer", "text_to_sign", "vouched_value",
+    "author_of", "choice_argument", "deliver", "evidence_of", "find_gate", "gate", "gate_context", "gates_asked",
+    "is_held", "may_be_asked", "open_gates", "reject", "send_to_drive", "sign_answer", "text_to_sign", "vouched_value",
 ]  # fmt: skip
 
 PATIENCE_S = 5.0
@@ -110,9 +111,9 @@ def open_gates(run: FoundRun, journal: StoredRun | None = None) -> list[Gate]:
 
 def _open_gates(journal: StoredRun) -> list[Gate]:
     facts, plan = journal.facts, journal.plan
-    asked = sorted((facts.gates[gate_id].opened for gate_id in facts.open_gates), key=lambda gate: gate.seq)
-    now = [gate for gate in asked if plan is None or not is_held(plan, facts, gate)]
-    return [_gate(journal, gate.gate_id, journal.evidence) for gate in now]
+    opened = [facts.gates[gate_id].opened for gate_id in facts.open_gates]
+    asked = sorted(opened if plan is None else gates_to_ask(plan, facts), key=lambda gate: gate.seq)
+    return [_gate(journal, gate.gate_id, journal.evidence) for gate in asked]
 
 
 def _gate(journal: StoredRun, gate_id: GateId, evidence: Mapping[GateId, AttemptEvidence]) -> Gate:
@@ -166,7 +167,7 @@ def find_gate(run: FoundRun | str | None, given: str | None = None, repo: str | 
         run = shlex.quote(short_id(facts.workflow_id))
         raise CommandRefusedError(
             f"{f'gate {given!r}' if given else 'the open gate'} is not asked now: what it is about runs again",
-            next_step=f"It is asked anew, if at all, once that has ended: agentos watch {run}",
+            next_step=f"It is asked anew, if at all, once that has ended: agentos {'show' if asked else 'watch'} {run}",
         )
     if given is None:
         if len(asked) != 1:

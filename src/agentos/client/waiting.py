@@ -175,9 +175,15 @@ def _sum_up(store: StorePort, record: RunRecord, known: Summary | None) -> Summa
 
 def asked_now(store: StorePort, facts: Facts) -> list[ev.DecisionRequired]:
     """What a run asks now."""
-    if not facts.open_gates or not facts.running:
+    if not facts.open_gates or (len(facts.open_gates) == 1 and not facts.running):
         return [facts.gates[gate_id].opened for gate_id in facts.open_gates]
     return gates_to_ask(plan_of_run(store, facts.workflow_id)[0], facts)
+
+
+def gates_asked(place: Place, facts: Facts) -> list[GateId]:
+    """The open gates of a run that wait for an answer now, by name."""
+    with reading(place) as store:
+        return sorted(gate.gate_id for gate in asked_now(store, facts))
 
 
 def approval_arguments(facts: Facts | None, gate: ev.DecisionRequired) -> list[str]:

@@ -81,7 +81,8 @@ def output_in_short(journal: StoredRun, task: TaskView, limit: int) -> str:
 def held_up_text(task: TaskView, now: datetime) -> str:
     """What a task waits for before its next attempt, or why it was skipped; empty where neither is so."""
     if isinstance(task.not_before, datetime):
-        waits = "waits for the end of a limit," if task.limit is True else "next attempt"
+        after = "next attempt" if task.status == "retrying" else "goes on"
+        waits = "waits for the end of a limit," if task.limit is True else after
         return f"{waits} {until(task.not_before, now)}"
     if task.status == "skipped":
         return f"because of {printable(str(task.because))}" if task.because else "its condition was false"

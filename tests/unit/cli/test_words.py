@@ -152,7 +152,7 @@ def test_the_report_of_a_waiting_run_gives_the_exact_commands() -> None:
     flow = Workflow("flow")
     flow.add("ship it", nothing, approve="Ship?")
     run = Run(flow).begin()
-    text = "\n".join(report(run.facts))
+    text = "\n".join(report(run.facts, asked=[*run.facts.open_gates]))
     assert "agentos approve run 'approve:ship it'" in text
     assert "agentos reject run 'approve:ship it' --reason TEXT" in text
     assert exit_of(run.facts) == Exit.WAITING

@@ -85,7 +85,7 @@ def command(
 ) -> int:
     place, options, manner = flags.resolve(repo)
     given: dict[str, Any] = {"params": typed_params(params), "rerun": rerun, "starts": not no_start}
-    given["settings"] = parse_params(settings)
+    given["settings"] = parse_params(settings, option="--set TASK.KEY=VALUE")
 
     def say_where(made: ForkWorktree) -> None:
         say(f"Run {printable(made.workflow_id)} works in {printable(str(made.place.root))}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from agentos import RunResult
@@ -51,18 +51,23 @@ def exit_of(facts: Facts) -> Exit:
 
 
 def report(
-    facts: Facts, *, stopped: bool = False, where: str = "", evidence: Mapping[GateId, AttemptEvidence] = {}
+    facts: Facts,
+    *,
+    stopped: bool = False,
+    where: str = "",
+    asked: Sequence[GateId] = (),
+    evidence: Mapping[GateId, AttemptEvidence] = {},
 ) -> list[str]:
     """Lines for the person who waited: what failed and why, what is kept, what is asked, which command goes on.
 
-    `where` is what each command to type needs besides, to find the run: ` --repo PATH`, or nothing. `evidence` is for
-    gates that ask whether a task ran.
+    `where` is what each command to type needs besides, to find the run: ` --repo PATH`, or nothing. `asked` are the
+    open gates that wait for an answer now; `evidence` is for those that ask whether a task ran.
     """
     lines = [_tally(facts)]
     lines += _contests(facts)
     lines += _failures(facts, where)
-    if facts.open_gates and facts.status != "aborted":
-        lines += _questions(facts, where, evidence)
+    if facts.status != "aborted":
+        lines += _questions(facts, asked, where, evidence)
     run = f"{shlex.quote(short_id(facts.workflow_id))}{where}"
     if facts.status in ("failed", "paused", "interrupted", "waiting"):
         done = sum(task.status in ("complete", "failed_safe") for task in facts.tasks.values())
@@ -153,10 +158,12 @@ def _retries(facts: Facts) -> list[str]:
     return lines[:MOST] + ([f"and {len(lines) - MOST} more tasks wait for another attempt"] if lines[MOST:] else [])
 
 
-def _questions(facts: Facts, where: str, evidence: Mapping[GateId, AttemptEvidence]) -> list[str]:
-    """Each open gate with the exact commands that answer it, from any terminal."""
+def _questions(
+    facts: Facts, asked: Sequence[GateId], where: str, evidence: Mapping[GateId, AttemptEvidence]
+) -> list[str]:
+    """Each gate with the exact commands that answer it, from any terminal."""
     lines = []
-    for gate_id in sorted(facts.open_gates)[:MOST]:
+    for gate_id in asked[:MOST]:
         opened = facts.gates[gate_id].opened
         lines.append(f"  {gate_id} asks: {short(opened.question, 500)}")
         lines += [f"    {line}" for line in covers_lines(opened.covers or None, opened.again)]  # only what there is
@@ -169,6 +176,6 @@ def _questions(facts: Facts, where: str, evidence: Mapping[GateId, AttemptEviden
         subject = f"{shlex.quote(short_id(facts.workflow_id))} {shlex.quote(gate_id)}{where}"
         lines += [f"    agentos approve {subject}{more}" for more in approval_arguments(facts, opened)]
         lines.append(f"    agentos reject {subject} --reason TEXT")
-    if len(facts.open_gates) > MOST:
-        lines.append(f"  and {len(facts.open_gates) - MOST} more: agentos inbox")
+    if len(asked) > MOST:
+        lines.append(f"  and {len(asked) - MOST} more: agentos inbox")
     return lines

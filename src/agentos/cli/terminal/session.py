@@ -24,7 +24,7 @@ from agentos.cli.output import say
 from agentos.cli.terminal.feed import Amount, Feed, JsonLines, PlainLines, View
 from agentos.cli.terminal.gate_prompt import GatePrompt, is_interactive
 from agentos.cli.terminal.report import exit_of, report
-from agentos.client.answers import evidence_of
+from agentos.client.answers import evidence_of, gates_asked
 from agentos.client.places import repo_argument
 from agentos.client.process import PrintRouter, Shield, StopSignals, shield_output, unshield
 from agentos.client.runs import LEFT_OUT, NO_DIFFERENCE, Driven, Previewed, drive, in_thread
@@ -277,9 +277,10 @@ class _Session:
 
 def print_report(facts: Facts, place: Place, *, stopped: bool = False) -> None:
     """The report, on stderr; a terminal that is gone gets none."""
-    asked = any(facts.gates[gate_id].opened.kind == "ask" for gate_id in facts.open_gates)
-    evidence = evidence_of(place, facts.workflow_id) if asked else {}
-    for line in report(facts, stopped=stopped, where=repo_argument(place), evidence=evidence):
+    asked = gates_asked(place, facts) if len(facts.open_gates) > 1 else list(facts.open_gates)
+    effects = any(facts.gates[gate_id].opened.kind == "ask" for gate_id in asked)
+    evidence = evidence_of(place, facts.workflow_id) if effects else {}
+    for line in report(facts, stopped=stopped, where=repo_argument(place), asked=asked, evidence=evidence):
         _say(line)
 
 

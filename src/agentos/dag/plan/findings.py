@@ -66,23 +66,24 @@ def locate_findings(findings: Iterable[Finding], locate: Callable[[Finding], Fin
 _ELSEWHERE = {
     **dict.fromkeys(("depends_on", "depends", "dependencies", "after", "requires"), "needs"),
     **dict.fromkeys(("when", "condition", "only_if"), "if"),
-    **dict.fromkeys(("steps", "jobs", "nodes"), "tasks"),
+    **dict.fromkeys(("jobs", "nodes"), "tasks"),
     **dict.fromkeys(("script", "cmd", "command", "shell", "bash"), "run"),
     **dict.fromkeys(("matrix", "with_items", "foreach", "map"), "for_each"),
     **dict.fromkeys(("environment", "variables"), "env"),
     **dict.fromkeys(("working-directory", "working_directory", "workdir", "dir"), "cwd"),
     **dict.fromkeys(("timeout", "timeout-minutes"), "timeout_s"),
     **dict.fromkeys(("continue-on-error", "allow_failure"), "continue_on_error"),
+    "steps": "tasks run",
     "retry": "retries",
     "parameters": "params",
     "approval": "approve",
 }
-"""Words by which other tools call what we have."""
+"""Words by which other tools call what we have; where that depends on the place, all that it may be."""
 
 
 def nearest(word: str, known: Collection[str], what: str = "") -> str:
     """` (did you mean 'x'?)` where something known is spelt like the word; else nothing. `what` stands before it."""
-    if (ours := _ELSEWHERE.get(word, "")) in known:
+    if ours := next((ours for ours in _ELSEWHERE.get(word, "").split() if ours in known), ""):
         return f" (did you mean {what}{ours!r}?)"
     if len(known) > _MANY:
         # A close look at thousands of names for each of thousands of mistakes would take minutes.

@@ -14,6 +14,7 @@ from agentos.machine.facts.facts import Status, TaskFacts
 from agentos.machine.inputs import Begin, CommandsCameLate
 from agentos.machine.resume import ResumeOptions, ResumePlan, plan_resume
 from agentos.machine.rules import layers, requests
+from agentos.machine.rules.gates import gates_to_ask
 from agentos.machine.rules.plan_changes import without_items
 
 _TOLD = 5
@@ -183,7 +184,8 @@ def _only_gates_left(board: Board) -> bool:
     if board.gates == "stop" or board.gates_left.issuperset(gates):
         # An answer to one of several gates ends no pause: the last one would else set the run going again.
         stays = not board.starts and board.facts.stood == "paused"
-        board.finish(ev.WorkflowPaused(reason="asked" if stays else "waiting", gates=tuple(gates)))
+        asked = sorted(gate.gate_id for gate in gates_to_ask(board.plan, board.facts))
+        board.finish(ev.WorkflowPaused(reason="asked" if stays else "waiting", gates=tuple(asked)))
     return False
 
 

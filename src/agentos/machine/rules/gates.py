@@ -265,9 +265,10 @@ def may_be_asked(plan: Plan, facts: Facts, gate: GateFacts) -> bool:
 
 
 def gates_to_ask(plan: Plan, facts: Facts) -> list[ev.DecisionRequired]:
-    """The open gates of a run, but those about a task that runs again."""
+    """The open gates of a run, but those about a task that runs again. Where nothing else can go on, these as well."""
     opened = [facts.gates[gate_id].opened for gate_id in facts.open_gates]
-    return [gate for gate in opened if not is_held(plan, facts, gate)] if facts.running else opened
+    asked = [gate for gate in opened if not is_held(plan, facts, gate)]
+    return asked if asked or facts.running else opened
 
 
 def is_held(plan: Plan, facts: Facts, gate: ev.DecisionRequired) -> bool:

@@ -37,7 +37,8 @@ class Steps:
         self._asked = 0
         self._not_begun: dict[int, tuple[str, Coroutine[Any, Any, Any]]] = {}
         self._at_work = 0
-        self._waits: set[int] = set()
+        self._without_result: dict[int, str] = {}
+        self._waits: dict[int, asyncio.Future[NoReturn]] = {}
         self._scope: asyncio.Timeout | None = None
         self.suspended: tuple[int, ...] = ()
         """The steps that the function waits for, once it is to end here and to go on in another attempt."""
@@ -84,7 +85,11 @@ class Steps:
         with self._working():
             if self._must_ask_first:
                 await self._host.begin_step(number, name, self._inputs)
-            output = encode_value(await self._call(function, args, named))
+            try:
+                output = encode_value(await self._call(function, args, named))
+            except BaseException:
+                self._without_result[number] = name
+                raise
             await self._host.record_step(number, name, self._inputs, output)
         return give_back(function, decode_value(output))
 
@@ -92,6 +97,7 @@ class Steps:
         """Returns once the seconds are over that began when this sleep was first asked for."""
         self._not_begun.pop(number, None)
         if self._find_known(number, SLEEP) is None:
+            self._refuse_to_repeat("sleep")
             with self._working():
                 await self._host.begin_sleep(number, self._inputs, seconds)
             await self._suspend(number)
@@ -103,6 +109,7 @@ class Steps:
         self._not_begun.pop(number, None)
         known = self._find_known(number, WAIT)
         if known is None:
+            self._refuse_to_repeat("wait_for")
             with self._working():
                 await self._host.ask(number, self._inputs, question, choices, timeout_s)
             await self._suspend(number)
@@ -125,9 +132,9 @@ class Steps:
             self._suspend_soon()
 
     async def _suspend(self, number: int) -> NoReturn:
-        self._waits.add(number)
+        self._waits[number] = self._loop.create_future()
         self._suspend_soon()
-        await self._loop.create_future()
+        await self._waits[number]
         raise AssertionError("nothing ends this wait but its cancellation")
 
     def _suspend_soon(self) -> None:
@@ -136,8 +143,10 @@ class Steps:
             self._loop.call_soon(self._suspend_if_idle)
 
     def _suspend_if_idle(self) -> None:
-        if self._scope is not None and not self._at_work and not self.suspended:
-            self.suspended = tuple(sorted(self._waits))
+        # A wait that the function itself has cancelled holds it up no more.
+        waits = sorted(number for number, wait in self._waits.items() if not wait.done())
+        if waits and self._scope is not None and not self._at_work and not self.suspended:
+            self.suspended = tuple(waits)
             self._scope.reschedule(self._loop.time())
 
     # --- what is known --------------------------------------------------------------------------------------------
@@ -163,10 +172,24 @@ class Steps:
         return {step.number: step for step in self._spec.steps if step.inputs == self._inputs}
 
     @property
+    def _may_not_repeat(self) -> bool:
+        return self._spec.definition.external and self._spec.definition.idempotent == "no"
+
+    @property
     def _must_ask_first(self) -> bool:
         """Whether the driver has to know before a step begins: it may not be repeated unasked, or changes files."""
-        definition = self._spec.definition
-        return (definition.external and definition.idempotent == "no") or changes_files(definition)
+        return self._may_not_repeat or changes_files(self._spec.definition)
+
+    def _refuse_to_repeat(self, verb: str) -> None:
+        # The attempt that goes on after the wait would make these again: nothing of them is on record.
+        if self._without_result and self._may_not_repeat:
+            number, name = next(iter(self._without_result.items()))
+            raise AttemptError(
+                f"ctx.{verb} is refused: step {number + 1}, {name!r}, ended without a result, and would be made again "
+                "after it, though its effect may not be repeated unasked",
+                next_step="Let the step's function catch the error and return what became of it, or say that the task "
+                "is idempotent.",
+            )
 
     def _refuse_misplaced(self) -> None:
         if self._spec.definition.isolation == "worktree":

@@ -39,10 +39,12 @@ from agentos.workflow.define.run_secrets import variables_in
 from agentos.workflow.define.workflow_source import path_from_here, read_file
 
 
-def parse_params(pairs: Iterable[str], file: Path | None = None) -> dict[str, Any]:
+def parse_params(
+    pairs: Iterable[str], file: Path | None = None, *, option: str = "--param NAME=VALUE"
+) -> dict[str, Any]:
     """The parameters by name; those typed win over those of the file (a YAML or JSON map).
 
-    They do not follow a workflow's types yet: see `with_types`.
+    They do not follow a workflow's types yet: see `with_types`. `option` is how a pair was typed, for messages.
 
     WorkflowDefinitionError holds every pair that cannot be read and every variable that is not set.
     """
@@ -52,7 +54,7 @@ def parse_params(pairs: Iterable[str], file: Path | None = None) -> dict[str, An
         try:
             name, equals, text = pair.partition("=")
             if not equals or not name.strip(":"):
-                raise ValueError(f"{shorten(pair, 60)!r} is not NAME=VALUE")
+                raise ValueError(f"{shorten(pair, 60)!r} is not {option.split()[1]}")
             is_json, name = name.endswith(":"), name.removesuffix(":")
             if name in typed:
                 raise ValueError(f"{name!r} is given twice")
@@ -68,7 +70,7 @@ def parse_params(pairs: Iterable[str], file: Path | None = None) -> dict[str, An
     ]
     if findings:
         raise WorkflowDefinitionError(
-            tuple(findings), name="parameters", next_step="Nothing was run; give each once, as --param NAME=VALUE."
+            tuple(findings), name="parameters", next_step=f"Nothing was run; give each once, as {option}."
         )
     return params
 

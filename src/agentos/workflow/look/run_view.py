@@ -33,9 +33,9 @@ from agentos.machine.events import (
     Usage,
     Verification,
 )
-from agentos.machine.facts.fold import Facts, counting, fold, reduce_all, workflow_state
+from agentos.machine.facts.fold import Facts, TaskFacts, counting, fold, reduce_all, workflow_state
 from agentos.machine.rules.candidates import CandidateRow, candidate_table
-from agentos.machine.rules.gates import gate_choices, is_held
+from agentos.machine.rules.gates import gate_choices, gates_to_ask
 from agentos.machine.rules.merges import answer_to
 from agentos.machine.rules.plan_changes import current_plan
 from agentos.machine.state import TaskStatus
@@ -74,7 +74,7 @@ class TaskView(msgspec.Struct, frozen=True, kw_only=True):
     """In the stored form: JSON, with `{"$agentos": …}` for what JSON lacks."""
     error: TaskFailure | UnsetType = UNSET
     not_before: datetime | UnsetType = UNSET
-    """When its next attempt may begin, where it waits for one."""
+    """When its next attempt may begin, where it waits for one; or when its first sleep is over."""
     limit: bool | UnsetType = UNSET
     """It waits until then because its agent's subscription is used up."""
     usage: Usage | UnsetType = UNSET
@@ -316,7 +316,7 @@ def run_view(journal: StoredRun, *, values: bool = True) -> RunView:
         usage=facts.spent_in_all,
         usage_at_least=bool(facts.still_spending),
         tasks=_tasks(journal, values),
-        gates=[_held_view(journal, gate) for gate in gate_views(facts, journal.evidence)],
+        gates=_gates(journal),
         signers=facts.signers,
         state=stored_form(workflow_state(facts)) if values else None,
     )
@@ -356,11 +356,15 @@ def stored_form(value: object) -> Any:
     return msgspec.json.decode(encode_value(value, around=True))
 
 
-def _held_view(journal: StoredRun, gate: GateView) -> GateView:
-    asked = journal.facts.gates[GateId(gate.id)].opened
-    if not gate.open or journal.plan is None or not is_held(journal.plan, journal.facts, asked):
-        return gate
-    return msgspec.structs.replace(gate, open=False, held=True)
+def _gates(journal: StoredRun) -> list[GateView]:
+    views = gate_views(journal.facts, journal.evidence)
+    if journal.plan is None:
+        return views
+    asked = {gate.gate_id for gate in gates_to_ask(journal.plan, journal.facts)}
+    return [
+        msgspec.structs.replace(gate, open=False, held=True) if gate.open and gate.id not in asked else gate
+        for gate in views
+    ]
 
 
 def gate_views(facts: Facts, evidence: Mapping[GateId, AttemptEvidence] = {}) -> list[GateView]:
@@ -422,7 +426,7 @@ def _tasks(journal: StoredRun, values: bool) -> list[TaskView]:
             execution_time_ms=known.execution_time_ms if known.ended else None,
             output=msgspec.json.decode(known.output) if values and known.status == "complete" else UNSET,
             error=known.error if known.error is not None else UNSET,
-            not_before=known.due(datetime.now(UTC)) if known.status == "retrying" else UNSET,
+            not_before=_goes_on_at(known),
             limit=True if known.status == "retrying" and known.limit == "wait" else UNSET,
             usage=facts.spent.get(task_id, UNSET),
             usage_at_least=True if task_id in spending else UNSET,
@@ -433,6 +437,12 @@ def _tasks(journal: StoredRun, values: bool) -> list[TaskView]:
         for layer, _, task_id, task in in_order
         for known in [facts.task(task_id)]
     ]
+
+
+def _goes_on_at(known: TaskFacts) -> datetime | UnsetType:
+    if known.status == "retrying":
+        return known.due(datetime.now(UTC))
+    return (known.suspended and known.sleeps_until) or UNSET
 
 
 def _candidates(journal: StoredRun, task: PlannedTask | None) -> list[CandidateRow] | UnsetType:
