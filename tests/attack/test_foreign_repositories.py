@@ -319,7 +319,7 @@ def _forged(worktree: Worktree, snapshot: Snapshot, **fields: object) -> Snapsho
     """The snapshot with another manifest, as a bundle could bring it."""
     said = json.loads(encode(snapshot.manifest)) | fields
     message = json.dumps(said)
-    oid = known_files.write_commit(worktree.store_git(), snapshot.tree, (), message, 0)
+    oid = known_files.write_commit(worktree, snapshot.tree, (), message, 0)
     worktree.store_git().ask("update-ref", snapshot.ref, oid)
     return Snapshot(id=oid, tree=snapshot.tree, manifest=snapshot.manifest, ref=snapshot.ref)
 

@@ -83,7 +83,7 @@ def test_packs_are_put_together_once_there_are_many(
 ) -> None:
     monkeypatch.setattr(retention, "_MANY_PACKS", 3)
     never = Loose(files=1 << 40, total_bytes=1 << 40)
-    snap(worktree, "start")
+    taken = snap(worktree, "start")
     for number in range(3):
         assert not collect_if_it_pays(worktree, pays=never)
         change_many(root, f"round {number}")
