@@ -17,7 +17,7 @@ from msgspec import Raw
 from agentos.dag.define.model_calls import Budget
 from agentos.dag.define.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
-from agentos.machine.events import AgentSession, Usage
+from agentos.machine.events import AgentSession, ModelCall, Usage
 from agentos.machine.facts.facts import StepFacts
 from agentos.machine.inputs import AttemptResult
 from agentos.tasks.attempt import AttemptSpec, ChildProcess, Stream
@@ -76,7 +76,7 @@ class RecordingHost:
     async def record_step(self, number: int, name: str, inputs: str, output: bytes) -> None:
         self.steps.append(StepFacts(number, name, inputs, Raw(output)))
 
-    async def record_usage(self, usage: Usage) -> None:
+    async def record_usage(self, usage: Usage, call: ModelCall | None = None) -> None:
         self.usages.append(usage)
 
     def allowance(self) -> Budget:

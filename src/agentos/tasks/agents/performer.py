@@ -294,6 +294,8 @@ class AgentPerformer:
             host,
             masker=spec.masker,
             log=spec.log,
+            agent=errand.work.agent,
+            provider=traits.provider,
             on_session=record_session,
             max_turns=None if traits.counts_turns else errand.work.max_turns,
             captures=changes_files(spec.definition) or spec.worktree is not None,
