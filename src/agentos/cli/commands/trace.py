@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -16,11 +15,8 @@ from agentos.cli.output import print_json, say
 from agentos.client.places import find_run
 from agentos.client.views import trace
 from agentos.exceptions import RunRefusedError, TryAgainError
-from agentos.render.otlp_json import otlp_requests
+from agentos.render.otlp import Request, encode_json, encode_protobuf, otlp_requests
 from agentos.render.text import count, printable
-
-if TYPE_CHECKING:
-    from urllib.request import Request
 
 PATIENCE_S = 10.0
 _TRACES = "/v1/traces"
@@ -77,7 +73,7 @@ def command(run: str | None, target: str, as_json: bool, repo: Path | None) -> N
     requests = otlp_requests(spans, os.environ.get("OTEL_SERVICE_NAME") or "agentos")
     if target == "-":
         sys.stdout.flush()
-        sys.stdout.buffer.writelines(one + b"\n" for one in requests)
+        sys.stdout.buffer.writelines(encode_json(one) + b"\n" for one in requests)
         sys.stdout.buffer.flush()
     elif target.startswith(("http://", "https://")):
         target = _send(target, requests)
@@ -92,19 +88,18 @@ def command(run: str | None, target: str, as_json: bool, repo: Path | None) -> N
         say(f"{count(len(spans), 'span')} in {count(len(traces), 'trace')}{where}")
 
 
-def _write(path: Path, requests: Iterable[bytes]) -> str:
+def _write(path: Path, requests: Iterable[Request]) -> str:
     from agentos.cli.output_file import write_file
 
     if path.exists() and not path.is_file():
         raise RunRefusedError(f"{printable(str(path))} is no file", next_step="Name a file, or - for stdout.")
-    write_file(path, (one + b"\n" for one in requests), force=True)
+    write_file(path, (encode_json(one) + b"\n" for one in requests), force=True)
     return str(path.absolute())
 
 
-def _send(url: str, requests: Iterable[bytes]) -> str:
+def _send(url: str, requests: Iterable[Request]) -> str:
     """Send them, one request after the other; to which address that was."""
     from urllib.parse import unquote, urlsplit
-    from urllib.request import Request
 
     try:
         parts = urlsplit(url)
@@ -114,35 +109,31 @@ def _send(url: str, requests: Iterable[bytes]) -> str:
     address = url if path.strip("/") else f"{parts.scheme}://{netloc}{_TRACES}"
     given = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_HEADERS") or os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "")
     pairs = (pair.partition("=") for pair in given.split(",") if "=" in pair)
-    headers = {"Content-Type": "application/json", **{name.strip(): unquote(value.strip()) for name, _, value in pairs}}
-    for body in requests:
-        _post(Request(address, data=body, headers=headers))  # noqa: S310 - http or https, as the user typed it
+    headers = {
+        "Content-Type": "application/x-protobuf",
+        **{name.strip(): unquote(value.strip()) for name, _, value in pairs},
+    }
+    for one in requests:
+        _post(address, encode_protobuf(one), headers)
     return address
 
 
-def _post(request: Request) -> None:
-    import json
+def _post(address: str, body: bytes, headers: dict[str, str]) -> None:
+    import urllib.request
     from http.client import HTTPException
     from urllib.error import HTTPError
-    from urllib.request import urlopen
 
-    shown = printable(request.full_url)
+    shown, again = printable(address), "Send them again later: they are the same then."
     try:
-        with urlopen(request, timeout=PATIENCE_S) as answer:  # noqa: S310
-            said = answer.read(1 << 20)
+        with urllib.request.urlopen(urllib.request.Request(address, body, headers), timeout=PATIENCE_S) as answer:
+            answer.read(1 << 20)
     except HTTPError as error:
         text = f"{shown} answered with {error.code} {printable(error.reason)}"
         if error.code in (408, 429) or error.code >= 500:
-            raise TryAgainError(text, next_step="Send them again later: they are the same then.") from None
+            raise TryAgainError(text, next_step=again) from None
         raise RunRefusedError(text, next_step="Look at the address, and at OTEL_EXPORTER_OTLP_HEADERS.") from None
+    except ValueError as error:
+        raise RunRefusedError(f"{shown} is no address: {error}", next_step="Name it as http://HOST:4318.") from None
     except (OSError, HTTPException) as error:
-        reason = getattr(error, "reason", error)
-        raise TryAgainError(
-            f"{shown} cannot be reached: {reason}", next_step="Send them again later: they are the same then."
-        ) from None
-    try:
-        partial = json.loads(said or b"{}").get("partialSuccess") or {}
-    except (ValueError, AttributeError):  # it took them, and says so in protobuf
-        return
-    if int(partial.get("rejectedSpans", 0)):
-        raise RunRefusedError(f"{shown} refused {partial['rejectedSpans']} spans: {partial.get('errorMessage', '')}")
+        reason = printable(str(getattr(error, "reason", error)))
+        raise TryAgainError(f"{shown} cannot be reached: {reason}", next_step=again) from None

@@ -23,7 +23,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 
 from agentos.exceptions import AgentosError
 from agentos.ids import EPOCH, WorkflowId
-from agentos.machine.events import TERMINAL
+from agentos.machine.events import TERMINAL, TaskStart, WorkflowStart
 from agentos.store.port import StorePort
 from agentos.version import VERSION
 from agentos.workflow.telemetry.live_export import Followed
@@ -92,19 +92,21 @@ def follow_spans(
 ) -> Iterator[list[Span]]:
     """The spans of a run as they end, until the drive that begins after the event `after` is over.
 
-    First those since a driver ended in order: one that died may not have sent all of them.
+    First those since a driver of tasks ended in order: one that died may not have sent all of them, and who only
+    answered may have sent none.
     """
-    fold, seen, ended = SpanFold(), 0, list[Span]()
+    fold, seen, ended, worked = SpanFold(), 0, list[Span](), False
     look_at = time.monotonic() + LOOK_S
     while True:
         for event in store.read_events(workflow_id, after=seen, whole=False):
             ended += fold.take(event)
             seen = event.seq
-            if isinstance(event, TERMINAL) and seen <= after:
-                ended.clear()
-            elif isinstance(event, TERMINAL):
+            worked = isinstance(event, TaskStart) or (worked and not isinstance(event, WorkflowStart))
+            if isinstance(event, TERMINAL) and seen > after:
                 yield ended
                 return
+            if isinstance(event, TERMINAL) and worked:
+                ended.clear()
         if ended:
             yield ended
             ended = []

@@ -67,6 +67,12 @@ def follow_drive(place: Place, workflow_id: str, *, after: int) -> Following | N
     return None
 
 
+def follow_answer(place: Place, workflow_id: str, *, after: int) -> None:
+    """As `follow_drive`, for a drive that did no more than apply a command, and is over."""
+    if (following := follow_drive(place, workflow_id, after=after)) is not None:
+        following.close()
+
+
 def asked_endpoint(environ: Mapping[str, str]) -> str:
     """The variable by which the user asks for spans; empty where none does."""
     if environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
