@@ -47,7 +47,7 @@ class Collector:
             for request in self.requests:
                 for span in spans_in(request):
                     known = found.setdefault(span.span_id.hex(), span)
-                    assert known == span, "a span was sent twice, and has changed"
+                    assert known == span, f"a span was sent twice, and has changed: {known}\n{span}"
         return found
 
     def named(self, name: str) -> list[Span]:

@@ -68,8 +68,7 @@ def _span(span: Span) -> dict[str, Any]:
             }
             for one in span.links
         ]
-    if span.error is not None:
-        told["status"] = {"code": _ERROR, "message": span.error}
+    told["status"] = {} if span.error is None else {"message": span.error, "code": _ERROR}
     return told
 
 
