@@ -56,7 +56,7 @@ from agentos.workflow.drive.log_writer import AttemptLogFile, LogWriter
 from agentos.workflow.drive.mailbox import Mailbox, utc_now
 from agentos.workflow.drive.patience import run_uncancelled
 from agentos.workflow.files.decisions import is_continued, is_isolated
-from agentos.workflow.telemetry.trace_context import working_for_attempt
+from agentos.workflow.telemetry.trace_context import Ids, working_for_attempt
 from agentos.workflow.telemetry.trace_ids import TRACEPARENT, trace_ids, traceparent
 
 if TYPE_CHECKING:
@@ -172,10 +172,15 @@ class Attempts:
             await durable
             return AttemptResult(error=plain_failure(error), retryable=False)
         log_file = setting.logs.open(task.id, started.attempt) if setting.logs is not None else None
-        ids = trace_ids(machine.facts).attempt(machine.facts.drives, task.id, started.attempt, started.seq)
+
+        def ids() -> Ids:
+            return trace_ids(machine.facts).attempt(machine.facts.drives, task.id, started.attempt, started.seq)
+
+        here = task.definition.kind == "python" and task.definition.isolation not in ("process", "worktree")
+        here = here and task.definition.runner == "local"  # then it has no environment of its own
         spec = msgspec.structs.replace(
             spec,
-            env={TRACEPARENT: traceparent(*ids), **spec.env},
+            env=spec.env if here else {TRACEPARENT: traceparent(*ids()), **spec.env},
             masker=setting.masker,
             models=setting.models,
             sandbox=setting.sandbox,

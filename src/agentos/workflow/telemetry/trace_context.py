@@ -36,16 +36,17 @@ def working_for(ids: Callable[[], Ids | None]) -> Iterator[None]:
 
 
 @contextmanager
-def working_for_attempt(ids: Ids) -> Iterator[None]:
+def working_for_attempt(ids: Callable[[], Ids]) -> Iterator[None]:
     """As `working_for`; where the program uses OpenTelemetry, spans that are begun in this context hang below it."""
-    with working_for(lambda: ids):
+    with working_for(ids):
         api = sys.modules.get("opentelemetry.trace")
         if api is None:
             yield
             return
         from opentelemetry import context
 
-        above = api.SpanContext(int(ids[0], 16), int(ids[1], 16), is_remote=True, trace_flags=api.TraceFlags(1))
+        trace_id, span_id = (int(one, 16) for one in ids())
+        above = api.SpanContext(trace_id, span_id, is_remote=True, trace_flags=api.TraceFlags(1))
         token = context.attach(api.set_span_in_context(api.NonRecordingSpan(above)))
         try:
             yield
