@@ -122,6 +122,9 @@ def test_an_answer_is_the_output_the_conversation_is_kept_and_the_cost_is_writte
         {"role": "assistant", "content": "It is\na test."},
     ]
     assert host.usages == [Usage(**used, calls=1)]
+    (call,) = host.calls
+    assert call is not None
+    assert call == ModelCall(started=call.started, provider="127.0.0.1", model="m1", answered_by="m1-2026")
     assert host.lines("stdout") == ["It is", "a test."]
     assert outcome.warnings == ()
     assert model_server.requests[0].key == KEY

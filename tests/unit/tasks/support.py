@@ -42,6 +42,7 @@ class RecordingHost:
         self.abandonments: list[Awaitable[object]] = []
         self.sessions: list[AgentSession] = []
         self.usages: list[Usage] = []
+        self.calls: list[ModelCall | None] = []
         self.steps: list[StepFacts] = []
         self.begun: list[int] = []
         self.sleeps: list[float] = []
@@ -78,6 +79,7 @@ class RecordingHost:
 
     async def record_usage(self, usage: Usage, call: ModelCall | None = None) -> None:
         self.usages.append(usage)
+        self.calls.append(call)
 
     def allowance(self) -> Budget:
         return self.budget

@@ -296,6 +296,7 @@ class AgentPerformer:
             log=spec.log,
             agent=errand.work.agent,
             provider=traits.provider,
+            asked_model=errand.work.model,
             on_session=record_session,
             max_turns=None if traits.counts_turns else errand.work.max_turns,
             captures=changes_files(spec.definition) or spec.worktree is not None,

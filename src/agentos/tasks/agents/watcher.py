@@ -46,6 +46,7 @@ class Follower:
         log: AttemptLog | None,
         agent: str = "",
         provider: str = "",
+        asked_model: str = "",
         on_session: Known,
         max_turns: int | None = None,
         captures: bool = False,
@@ -77,7 +78,7 @@ class Follower:
         self._hold: Hold | None = None
         self._over = False
         self._used_up = False
-        self._agent, self._provider = agent, provider
+        self._agent, self._provider, self._asked_model = agent, provider, asked_model
         self._turn_began = datetime.now(UTC)
         self.model = ""
         self.turns = 0
@@ -213,7 +214,7 @@ class Follower:
         await self._pay(rest, self._turn() if rest.tokens and self.used == NO_USAGE else None)
 
     def _turn(self) -> ModelCall:
-        model, provider = self._masker.text(self.model), self._provider
+        model, provider = self._masker.text(self.model or self._asked_model), self._provider
         if not provider and "/" in model:  # as agents name it that call models of several
             provider, _, model = model.partition("/")
         return ModelCall(started=self._turn_began, provider=provider, model=model, agent=self._agent)
