@@ -15,6 +15,7 @@ from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from agentos.ids import CheckpointId, GateId, TaskId, WorkflowId
 from agentos.machine import events as ev
 from agentos.render.otlp import encode_json, encode_protobuf, otlp_requests
+from agentos.store.codec import encode_events, first_digest
 from agentos.workflow.telemetry.spans import Span, SpanFold, spans_of
 from agentos.workflow.telemetry.trace_ids import TraceIds
 from tests.telemetry.collector import spans_in, wrong_in
@@ -206,6 +207,28 @@ def test_a_run_that_goes_on_after_it_failed_gets_a_new_span_and_keeps_the_old_on
     ]
 
 
+def test_a_task_that_runs_twice_in_a_drive_has_two_spans() -> None:
+    journal = Journal().starts()
+    for _ in range(2):
+        journal.happens(ev.TaskStart, task_id=A).happens(ev.TaskComplete, task_id=A)
+        journal.happens(ev.ResumePlanned, plan_revision=1, reset=(A,), under_way=True)
+    spans = journal.spans()
+    assert spans["task a"].span_id != spans["task a #2"].span_id
+    assert spans["attempt a #2"].parent_id == spans["task a #2"].span_id
+
+
+def test_what_an_attempt_paid_and_told_too_late_changes_no_span() -> None:
+    journal = Journal().starts().happens(ev.TaskStart, task_id=A).happens(ev.TaskComplete, task_id=A)
+    fold = SpanFold()
+    (before, _) = [span for event in journal.events for span in fold.take(event)]
+    journal.happens(ev.TaskUsage, task_id=A, usage=ev.Usage(calls=1))
+    call = ev.ModelCall(started=START, model="m", agent="claude")
+    journal.happens(ev.TaskUsage, task_id=A, usage=ev.Usage(calls=1), call=call)
+    (late,) = [span for event in journal.events[-2:] for span in fold.take(event)]
+    assert (before.events, before.attributes.get("agentos.model_calls")) == ([], None)
+    assert (late.kind, late.parent_id) == ("turn", before.span_id)
+
+
 def test_another_run_of_the_same_name_has_other_ids() -> None:
     first = Journal().starts().happens(ev.WorkflowComplete).spans()
     other = Journal(start=START + timedelta(seconds=1)).starts().happens(ev.WorkflowComplete).spans()
@@ -315,3 +338,10 @@ def test_a_fold_tells_nothing_twice() -> None:
     assert len(told) == len(set(told))
     assert fold.interrupt() == []
     assert fold.interrupt() == []
+
+
+def test_a_usage_that_says_no_call_is_stored_as_earlier_versions_store_it() -> None:
+    journal = Journal().starts().happens(ev.TaskUsage, task_id=A, usage=ev.Usage(calls=1))
+    rows, _ = encode_events(journal.events, first_digest(RUN))
+    assert rows[-1].body == b'{"task_id":"a","layer":0,"attempt":1,"usage":{"calls":1}}'
+    assert rows[-1].version == 1

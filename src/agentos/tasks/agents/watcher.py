@@ -222,8 +222,8 @@ class Follower:
     async def _pay(self, used: Usage, turn: ModelCall | None) -> None:
         if used == Usage():
             return
-        self._turn_began = datetime.now(UTC)
         await self._host.record_usage(used, turn)
+        self._turn_began = datetime.now(UTC)
         self.used += used
         self._used_up = self._used_up or self._host.allowance().used_up
 

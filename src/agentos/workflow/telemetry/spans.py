@@ -103,8 +103,8 @@ class _Open:
             started_at=self.start,
             ended_at=max(at, self.start),  # a clock may have been put back
             attributes={_whole_name(name): one for name, one in self.attributes.items()},
-            events=[*self.events],
-            links=[*self.links],
+            events=[*self.events],  # what an attempt paid may be known later, and changes no span that was told
+            links=self.links,
             error=error,
         )
 
