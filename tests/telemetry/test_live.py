@@ -11,6 +11,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from tests.agents.script import WriteFile
 from tests.agents.support import scripted
 from tests.models.replies import says
+from tests.postgres.server import fresh_url
 from tests.telemetry.collector import Collector, value_of
 from tests.telemetry.conftest import Runs
 
@@ -129,6 +130,13 @@ def test_a_worker_sends_the_spans_of_all_its_runs(runs: Runs) -> None:
     with Collector() as collector:
         runs.finish("worker", "--once", **collector.env)
         collector.wait_for(lambda it: len(it.named("run quick")) == 3)
+
+
+@pytest.mark.full
+def test_runs_that_a_server_keeps_are_followed_there(runs: Runs) -> None:
+    with Collector() as collector:
+        runs.python(f"{SMALL}\nrun(flow)", AGENTOS_WORKFLOW_DB=fresh_url(), **collector.env)
+        collector.wait_for(lambda it: {"run small", "attempt one"} <= it.names)
 
 
 # --- switched on, and not --------------------------------------------------------------------------------------------
