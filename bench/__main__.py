@@ -22,6 +22,7 @@ from bench.cases.queue import QUEUE
 from bench.cases.recovery import RESUME, SAVE, SEED
 from bench.cases.starting import BUDGETS, LOCATION, START
 from bench.cases.throughput import CHAIN, GROWING, SCALE, SLEEPS, STEPS, WIDE
+from bench.cases.trace import TRACE
 from bench.contenders import CONTENDERS
 from bench.sampling import missing, take
 
@@ -46,6 +47,7 @@ CASES: dict[str, Case] = {
         QUEUE,
         PAGE,
         CLUSTER,
+        TRACE,
     )
 }
 

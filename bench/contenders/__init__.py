@@ -24,6 +24,11 @@ CONTENDERS: dict[str, Contender] = {
         label="agentos ui", module="ours_page", packages=("jinja2", "playwright", "starlette", "uvicorn")
     ),
     "agentos-dask": Contender(label="agentos on Dask", module="ours_cluster", packages=("cryptography", "distributed")),
+    "agentos-otel": Contender(
+        label="agentos, traced live",
+        module="ours_trace",
+        packages=("opentelemetry-sdk", "opentelemetry-exporter-otlp-proto-http"),
+    ),
     "langgraph": Contender(
         label="LangGraph, SQLite saver, sync",
         module="langgraph_sqlite",

@@ -267,6 +267,13 @@ def test_what_was_reckoned_before_its_end_is_settled_with_what_the_agent_says_th
     assert host.usages[0].cost_usd > 0, "a kill would not lose it"
     assert sum(host.usages, Usage()).cost_usd == pytest.approx(told)
     assert sum(host.usages, Usage()).tokens == 30
+    *turns, correction = host.calls
+    assert [(turn.provider, turn.model, turn.agent) for turn in turns if turn is not None] == [
+        ("anthropic", MODEL, "claude")
+    ] * len(turns)
+    assert correction is None
+    started = [turn.started for turn in turns if turn is not None]
+    assert started == sorted(set(started)), "a turn begins after the one before"
     assert output_of(outcome)["usage"]["cost_usd"] == pytest.approx(told)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from agentos import client
 from agentos.machine import events as ev
 from tests.cluster.conftest import Scene, is_gone
 from tests.cluster.dask_cluster import wait_until
@@ -46,6 +47,15 @@ def test_a_run_on_a_cluster_comes_to_the_same_as_one_beside_the_driver(scene: Sc
     assert failed["error"]["type"] == "ZeroDivisionError"
     assert "return 1 // 0" in failed["error"]["traceback"]
     assert "agentos/tasks" not in failed["error"]["traceback"]
+
+
+@pytest.mark.full
+def test_a_task_there_finds_its_trace_context(scene: Scene) -> None:
+    tasks = {"a": {"run": "echo $TRACEPARENT", "effects": "none", "runner": "dask"}}
+    scene.run(scene.flow(tasks), id="run")
+    span = next(one for one in client.trace("run", scene.root) if one.kind == "attempt")
+    seen = scene.shown("run")["tasks"][0]["output"]["stdout"].strip()
+    assert seen == f"00-{span.trace_id}-{span.span_id}-01"
 
 
 @pytest.mark.full

@@ -15,7 +15,7 @@ import pytest
 from agentos.dag.define.model_calls import Budget, LlmWork
 from agentos.dag.define.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
-from agentos.machine.events import Usage
+from agentos.machine.events import ModelCall, Usage
 from agentos.machine.inputs import AttemptResult
 from agentos.secrets import NO_SECRETS, Masker
 from agentos.tasks.attempt import AttemptSpec
@@ -122,6 +122,9 @@ def test_an_answer_is_the_output_the_conversation_is_kept_and_the_cost_is_writte
         {"role": "assistant", "content": "It is\na test."},
     ]
     assert host.usages == [Usage(**used, calls=1)]
+    (call,) = host.calls
+    assert call is not None
+    assert call == ModelCall(started=call.started, provider="127.0.0.1", model="m1", answered_by="m1-2026")
     assert host.lines("stdout") == ["It is", "a test."]
     assert outcome.warnings == ()
     assert model_server.requests[0].key == KEY
@@ -331,10 +334,10 @@ def test_an_attempt_cancelled_while_its_cost_is_written_down_counts(
     model_server: ModelServer, limiter: Limiter
 ) -> None:
     class SlowHost(RecordingHost):
-        async def record_usage(self, usage: Usage) -> None:
+        async def record_usage(self, usage: Usage, call: ModelCall | None = None) -> None:
             recording.set()
             await asyncio.sleep(0.1)
-            await super().record_usage(usage)
+            await super().record_usage(usage, call)
 
     recording, host = asyncio.Event(), SlowHost()
 

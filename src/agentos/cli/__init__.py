@@ -6,6 +6,7 @@ options           options that commands share
 drive_flags       options of commands that drive a run
 answer_signature  signatures of answers: the options, and the signature they ask for
 output            what is printed: data to stdout, messages to stderr
+output_file       files that commands write, whole or not at all
 shell_completion  what the shell offers after TAB
 worker_unit       what `worker install` does
 systemd_unit      a systemd unit: its text and its place

@@ -41,6 +41,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "show": "A run as it stands: tasks, gates, checkpoints, and what to type next.",
         "logs": "What tasks printed, also while they print it.",
         "events": "What happened in a run, event by event.",
+        "trace": "What a run did, as spans for OpenTelemetry.",
         "why": "Why a task ran, was kept, was skipped, waits, failed, or has not run yet.",
         "checkpoints": "Checkpoints that a run keeps, oldest first.",
         "diff": "What differs between two checkpoints or runs, or what a task did to files.",

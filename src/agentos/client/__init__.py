@@ -4,7 +4,7 @@ places       which runs there are, here and in every worktree known
 runs         run, resume, fork; preview a resume; drive one and look on
 queue        submit a run for a worker, and wait for its end; schedules
 detached     start and resume with a driver that outlives the caller
-views        a run at one glance, by the clock, why a task is as it is; whatever changes here
+views        a run at one glance, by the clock, as spans, why a task is as it is; whatever changes here
 task_logs    what tasks printed, also while they print it
 diffs        what differs between two states, and what a task did to files
 waiting      what waits for an answer; what runs come to
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     )
     from agentos.client.task_logs import follow_logs, logs
     from agentos.client.upkeep import back_up_database, doctor, restore_database
-    from agentos.client.views import timeline, view, watch_all, why
+    from agentos.client.views import timeline, trace, view, watch_all, why
     from agentos.client.waiting import inbox
     from agentos.client.worktree import Client
 
@@ -64,7 +64,7 @@ _HOMES = {
     "runs": ("Durability", "aresume", "arun", "fork", "preview_resume", "resolve_drive_options", "resume", "run"),
     "task_logs": ("follow_logs", "logs"),
     "upkeep": ("back_up_database", "doctor", "restore_database"),
-    "views": ("timeline", "view", "watch_all", "why"),
+    "views": ("timeline", "trace", "view", "watch_all", "why"),
     "waiting": ("inbox",),
     "worktree": ("Client",),
 }
@@ -74,7 +74,7 @@ __all__ = [
     "deliver", "diff", "doctor", "find_run", "follow_logs", "fork", "gate", "inbox", "list_runs", "list_schedules",
     "list_workflows", "load", "logs", "preview_resume", "prove", "purge", "reject", "remove_schedule",
     "resolve_drive_options", "restore", "restore_database", "resume", "resume_detached", "run", "start_detached",
-    "submit", "task_diff", "timeline", "undo", "undo_points", "view", "watch_all", "why",
+    "submit", "task_diff", "timeline", "trace", "undo", "undo_points", "view", "watch_all", "why",
 ]  # fmt: skip
 
 

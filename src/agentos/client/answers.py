@@ -382,12 +382,16 @@ def deliver(
     of a run answers no human's gate, by whichever way. Of several it may be any; none are none that could be told.
     """
     from agentos.workflow.drive.command_delivery import send
+    from agentos.workflow.telemetry.live_export import follow_answer
 
     found = find_run(run, repo)
     with _writing(found.place) as store:
         before = store.find_run(found.record.workflow_id).sequence
         sent = send(store, found.record.workflow_id, command, author=author_of(author), peers=peers)
-        return "applied" if sent.applied else _outcome(store, found, sent.command_id, before)
+        if not sent.applied:
+            return _outcome(store, found, sent.command_id, before)
+    follow_answer(found.place, found.record.workflow_id, after=before)
+    return "applied"
 
 
 @contextmanager

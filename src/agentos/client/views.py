@@ -38,11 +38,12 @@ from agentos.workflow.look.run_view import (
 from agentos.workflow.look.timeline import AttemptSpan, DriveSpan, IdleSpan, Timeline, WaitSpan, timeline_of
 from agentos.workflow.place.place import Place, find_place
 from agentos.workflow.place.run_search import reading
+from agentos.workflow.telemetry.spans import Span, SpanLink, spans_of
 
 __all__ = [
     "AttemptEvidence", "AttemptSpan", "AttemptView", "CandidateRow", "DriveSpan", "Explanation", "GateView", "IdleSpan",
-    "RunModel", "RunView", "StoredRun", "TaskView", "Timeline", "WaitSpan", "WaitingView", "money", "new_model",
-    "next_command", "read_run", "recorded_table", "run_view", "timeline", "timeline_of",
+    "RunModel", "RunView", "Span", "SpanLink", "StoredRun", "TaskView", "Timeline", "WaitSpan", "WaitingView", "money",
+    "new_model", "next_command", "read_run", "recorded_table", "run_view", "timeline", "timeline_of", "trace",
     "usual_ms", "view", "waiting_view", "watch_all", "watch_place", "why", "winner_of",
 ]  # fmt: skip
 
@@ -106,6 +107,15 @@ def why(
 def timeline(run: FoundRun | str | None = None, repo: str | Path | None = None) -> Timeline:
     """A run by the clock: drives, attempts, what waited for an answer, and the time nobody drove it."""
     return timeline_of(read_run(run, repo, whole=False))
+
+
+def trace(run: FoundRun | str | None = None, repo: str | Path | None = None) -> list[Span]:
+    """What a run did as spans of OpenTelemetry, as they ended: the same from any process, now and later.
+
+    What is under way has no span yet. Prompts, outputs and questions are not in them; errors are, by their first line.
+    """
+    journal = read_run(run, repo, whole=False)
+    return spans_of(journal.events, driven=journal.record.holder is not None)
 
 
 # --- as they change -------------------------------------------------------------------------------------------------

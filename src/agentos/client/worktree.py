@@ -115,9 +115,14 @@ class Client:
     def send(self, workflow_id: str, command: Command | Mapping[str, Any], *, author: str | None = None) -> Sent:
         """Give a run a command; durable on return, whoever drives it. CommandRefusedError if it does not fit."""
         from agentos.workflow.drive.command_delivery import send
+        from agentos.workflow.telemetry.live_export import follow_answer
 
         with self._store(readonly=False) as store:
-            return send(store, workflow_id, command, author=author)
+            record = store.find_run(workflow_id)
+            sent = send(store, record.workflow_id, command, author=author)
+        if sent.applied:
+            follow_answer(self.place, record.workflow_id, after=record.sequence)
+        return sent
 
     def approve(
         self,

@@ -102,6 +102,21 @@ NO_USAGE = Usage()
 """The one that stands for none: a default takes no bytes only where it is the same value."""
 
 
+class ModelCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a usage was paid for: one call of a model, or one turn of an agent."""
+
+    started: datetime
+    provider: str = ""
+    """As OpenTelemetry's `gen_ai.provider.name` has it, else the server's host."""
+    model: str = ""
+    answered_by: str = ""
+    """The model that the answer names, where that is another one."""
+    agent: str = ""
+    """The agent whose turn it was; empty for a call of our own."""
+    error: str = ""
+    """In a word, why it was paid for and gave nothing."""
+
+
 class AgentSession(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The conversation an agent keeps by itself, as far as one needs it to go on with it."""
 
@@ -441,6 +456,8 @@ class TaskUsage(Event, frozen=True, kw_only=True):
     layer: int
     attempt: int
     usage: Usage
+    call: ModelCall | None = None
+    """None where one usage corrects others, and of runs of earlier versions."""
 
 
 class TaskRetry(Event, frozen=True, kw_only=True):
@@ -773,6 +790,8 @@ class RunForked(Event, frozen=True, kw_only=True):
     """What the sources of these results were."""
     source_names: dict[str, dict[str, str]] = {}
     """By the digest of each: the `names` of `task_sources`."""
+    parent_began: datetime | None = None
+    """When the parent's first event was written: names its trace. None in forks of earlier versions."""
 
 
 class StateSaved(Event, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from agentos.machine.events import (
     Event,
     FilesRestored,
     MergeConflict,
+    ModelCall,
     RunForked,
     Signers,
     SourcesRecord,
@@ -223,6 +224,7 @@ class UsageKnown(msgspec.Struct, frozen=True, kw_only=True):
     task_id: TaskId
     attempt: int
     usage: Usage
+    call: ModelCall | None = None
 
 
 class CommandArrived(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ import msgspec
 from agentos.dag.define.model_calls import AgentWork, Budget, LlmWork
 from agentos.dag.define.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
-from agentos.machine.events import AgentSession, Usage
+from agentos.machine.events import AgentSession, ModelCall, Usage
 from agentos.machine.facts.facts import StepFacts
 from agentos.machine.inputs import AttemptResult
 from agentos.secrets import NO_SECRETS, Masker
@@ -149,8 +149,9 @@ class AttemptHost(StepHost, Protocol):
     async def record_session(self, session: AgentSession) -> None:
         """Write down which session the agent has; durable on return."""
 
-    async def record_usage(self, usage: Usage) -> None:
-        """Write down what was paid for; durable on return. Called as soon as it is known: a crash forgets the rest."""
+    async def record_usage(self, usage: Usage, call: ModelCall | None = None) -> None:
+        """Write down what was paid, and for what; durable on return. Called as soon as it is known: a crash forgets the
+        rest."""
 
     def allowance(self) -> Budget:
         """What may still be spent, by what the journal says now."""

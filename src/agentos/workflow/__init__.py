@@ -8,6 +8,7 @@
     files       what a drive does about the files of its worktree
     look        looking at a run without touching it
     transfer    a run from one place to another
+    telemetry   what a run did, as spans of OpenTelemetry
     prove       whether tasks may be repeated
     executor    executors: in memory, or with events, commands and checkpoints
     checkpoint  where checkpoints live, and `CheckpointManager`

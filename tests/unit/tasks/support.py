@@ -17,7 +17,7 @@ from msgspec import Raw
 from agentos.dag.define.model_calls import Budget
 from agentos.dag.define.task import TaskDef
 from agentos.ids import TaskId, WorkflowId
-from agentos.machine.events import AgentSession, Usage
+from agentos.machine.events import AgentSession, ModelCall, Usage
 from agentos.machine.facts.facts import StepFacts
 from agentos.machine.inputs import AttemptResult
 from agentos.tasks.attempt import AttemptSpec, ChildProcess, Stream
@@ -42,6 +42,7 @@ class RecordingHost:
         self.abandonments: list[Awaitable[object]] = []
         self.sessions: list[AgentSession] = []
         self.usages: list[Usage] = []
+        self.calls: list[ModelCall | None] = []
         self.steps: list[StepFacts] = []
         self.begun: list[int] = []
         self.sleeps: list[float] = []
@@ -76,8 +77,9 @@ class RecordingHost:
     async def record_step(self, number: int, name: str, inputs: str, output: bytes) -> None:
         self.steps.append(StepFacts(number, name, inputs, Raw(output)))
 
-    async def record_usage(self, usage: Usage) -> None:
+    async def record_usage(self, usage: Usage, call: ModelCall | None = None) -> None:
         self.usages.append(usage)
+        self.calls.append(call)
 
     def allowance(self) -> Budget:
         return self.budget

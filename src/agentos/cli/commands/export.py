@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
-import tempfile
-from collections.abc import Iterable
-from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -15,9 +11,9 @@ import msgspec
 
 from agentos.cli.options import json_option, repo_option, run_argument
 from agentos.cli.output import print_json, say
+from agentos.cli.output_file import write_file
 from agentos.client.places import find_run
 from agentos.client.worktree import Client
-from agentos.exceptions import RunRefusedError
 from agentos.render.text import printable
 
 
@@ -83,43 +79,9 @@ def command(run: str, output: Path | None, files: bool, force: bool, as_json: bo
         # An id may be any text; a file's name may not.
         safe = re.sub(r"[^A-Za-z0-9._-]", "_", workflow_id)[:100]
         path = output or Path(f"agentos-{safe}.jsonl")
-        size = _write_file(path, lines, force=force)
+        size = write_file(path, lines, force=force)
         if as_json:
             print_json(Exported(workflow_id=workflow_id, path=str(path.absolute()), bytes=size))
         else:
             click.echo(printable(str(path)))
     say(f"Run {printable(workflow_id)} was exported. Its prompts, outputs and errors are in the file, not encrypted.")
-
-
-def _write_file(path: Path, lines: Iterable[bytes], *, force: bool) -> int:
-    """Put the lines into the file, mode 0600; how many bytes that were. Killed half-way, the file is as it was."""
-    if path.is_dir():
-        raise RunRefusedError(f"{printable(str(path))} is a directory", next_step="Name a file in it.")
-    if not force and os.path.lexists(path):
-        raise _exists(path)
-    handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:50]}.", suffix=".partial")  # 0600
-    try:
-        with open(handle, "wb") as file:
-            file.writelines(lines)
-            file.flush()
-            os.fsync(handle)
-            size = file.tell()
-        if force:
-            os.replace(partial, path)
-        else:
-            try:
-                os.link(partial, path)  # unlike a rename, it fails where another file came in meanwhile
-            except FileExistsError:
-                raise _exists(path) from None
-            except OSError:  # a file system without hard links
-                os.replace(partial, path)
-    finally:
-        with suppress(FileNotFoundError):
-            os.unlink(partial)
-    return size
-
-
-def _exists(path: Path) -> RunRefusedError:
-    return RunRefusedError(
-        f"{printable(str(path))} exists already", next_step="Name another file, or overwrite it with --force."
-    )

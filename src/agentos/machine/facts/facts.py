@@ -234,6 +234,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int = 0
     """Of the last event folded; the next one has this plus one."""
     epoch: int = 0
+    began_at: datetime | None = None
+    """When its first event was written."""
     drives: int = 0
     status: Status = "pending"
     """`interrupted`: nothing is in its way, and nobody drives it. One whose driver died stays `running` here: only its

@@ -57,6 +57,7 @@ def _workflow_start(facts: Facts, event: ev.WorkflowStart) -> Facts:
     return replace(
         facts,
         sequence=event.seq,
+        began_at=facts.began_at or event.at,
         name=event.name,
         status="running",
         stood=facts.status,
@@ -196,6 +197,7 @@ def _run_forked(facts: Facts, event: ev.RunForked) -> Facts:
     return replace(
         facts,
         sequence=event.seq,
+        began_at=event.at,
         current_layer=event.current_layer,
         begun_layer=event.current_layer,
         finished_layer=event.current_layer,

@@ -102,7 +102,9 @@ def usage_known(board: Board, given: UsageKnown) -> None:
     """Also of an attempt that no longer counts: what was paid for was paid for."""
     task = board.plan.tasks.get(given.task_id)
     layer = task.layer if task is not None else board.facts.task(given.task_id).layer
-    board.emit(ev.TaskUsage(task_id=given.task_id, layer=layer, attempt=given.attempt, usage=given.usage))
+    board.emit(
+        ev.TaskUsage(task_id=given.task_id, layer=layer, attempt=given.attempt, usage=given.usage, call=given.call)
+    )
 
 
 def end_attempt(board: Board, given: AttemptEnded) -> None:

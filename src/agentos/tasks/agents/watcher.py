@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
 
 import msgspec
 
-from agentos.machine.events import NO_USAGE, Usage
+from agentos.machine.events import NO_USAGE, ModelCall, Usage
 from agentos.secrets import Masker
 from agentos.tasks.agents.adapters.adapter import AgentExit, AgentOutcome, AgentVerdict, Reader, StreamUpdate
 from agentos.tasks.attempt import AttemptHost, AttemptLog
@@ -43,6 +44,9 @@ class Follower:
         *,
         masker: Masker,
         log: AttemptLog | None,
+        agent: str = "",
+        provider: str = "",
+        asked_model: str = "",
         on_session: Known,
         max_turns: int | None = None,
         captures: bool = False,
@@ -74,6 +78,8 @@ class Follower:
         self._hold: Hold | None = None
         self._over = False
         self._used_up = False
+        self._agent, self._provider, self._asked_model = agent, provider, asked_model
+        self._turn_began = datetime.now(UTC)
         self.model = ""
         self.turns = 0
         self.used = Usage()
@@ -168,7 +174,7 @@ class Follower:
         if session:
             await self._on_session(session)
         unpaid, self._unpaid = self._unpaid, Usage()
-        await self._pay(self._priced(unpaid, self.model))
+        await self._pay(self._priced(unpaid, self.model), self._turn())
         if self._turn_over and self._looks_up:
             await self._pay_by_session()
         if self._turn_over and self._hold is not None:
@@ -192,7 +198,7 @@ class Follower:
         """What is in its transcript, and was not counted."""
         total = await asyncio.to_thread(self._tokens, self.session) if self._tokens is not None else None
         if total is not None:
-            await self._pay(self._priced(total.beyond(self._counted + self.used), self.model))
+            await self._pay(self._priced(total.beyond(self._counted + self.used), self.model), self._turn())
 
     async def settle(self, verdict: AgentVerdict, *, whole_session: bool = False) -> None:
         """Write down what it had not told. Where it says what all of it cost, that counts instead of what was reckoned.
@@ -205,12 +211,19 @@ class Follower:
         rest = self._priced((verdict.used or Usage()).beyond(known), self.model)
         if verdict.cost_usd is not None:
             rest = msgspec.structs.replace(rest, cost_usd=verdict.cost_usd - self.used.cost_usd)
-        await self._pay(rest)
+        await self._pay(rest, self._turn() if rest.tokens and self.used == NO_USAGE else None)
 
-    async def _pay(self, used: Usage) -> None:
+    def _turn(self) -> ModelCall:
+        model, provider = self._masker.text(self.model or self._asked_model), self._provider
+        if not provider and "/" in model:  # as agents name it that call models of several
+            provider, _, model = model.partition("/")
+        return ModelCall(started=self._turn_began, provider=provider, model=model, agent=self._agent)
+
+    async def _pay(self, used: Usage, turn: ModelCall | None) -> None:
         if used == Usage():
             return
-        await self._host.record_usage(used)
+        await self._host.record_usage(used, turn)
+        self._turn_began = datetime.now(UTC)
         self.used += used
         self._used_up = self._used_up or self._host.allowance().used_up
 

@@ -26,7 +26,7 @@ from msgspec import Raw
 from agentos import typed
 from agentos.dag.define.model_calls import Budget
 from agentos.exceptions import AgentosError
-from agentos.machine.events import AgentSession, Usage
+from agentos.machine.events import AgentSession, ModelCall, Usage
 from agentos.machine.inputs import AttemptResult
 from agentos.secrets import Masker
 from agentos.store.holder import boot_clock
@@ -145,7 +145,7 @@ class _Host:
     async def record_session(self, session: AgentSession) -> None:
         raise NotImplementedError
 
-    async def record_usage(self, usage: Usage) -> None:
+    async def record_usage(self, usage: Usage, call: ModelCall | None = None) -> None:
         raise NotImplementedError
 
     async def begin_step(self, number: int, name: str, inputs: str) -> None:

@@ -24,6 +24,20 @@ from agentos.tasks.process.ancestors import start_own
 from agentos.tasks.process.supervision import describe_status
 
 OPENAI = "https://api.openai.com/v1"
+_PROVIDERS = {
+    "api.openai.com": "openai",
+    "openai.azure.com": "azure.ai.openai",
+    "api.anthropic.com": "anthropic",
+    "generativelanguage.googleapis.com": "gcp.gemini",
+    "aiplatform.googleapis.com": "gcp.vertex_ai",
+    "amazonaws.com": "aws.bedrock",
+    "api.mistral.ai": "mistral_ai",
+    "api.deepseek.com": "deepseek",
+    "api.groq.com": "groq",
+    "api.perplexity.ai": "perplexity",
+    "api.x.ai": "x_ai",
+}
+"""By host, or its domain: what OpenTelemetry calls them."""
 OPENAI_URL_VARIABLE = "OPENAI_BASE_URL"
 OPENAI_KEY_VARIABLE = "OPENAI_API_KEY"
 COMMAND_S = 60.0
@@ -71,6 +85,15 @@ async def account_for(work: LlmWork, models: ModelSettings, environ: Mapping[str
         credential=source.name if key and source.name else host,
         account=blake2b(key.encode(), digest_size=6, person=b"agentos-limits").hexdigest() if key else "",
     )
+
+
+def provider_of(base_url: str) -> str:
+    """Whose server it is, as OpenTelemetry's `gen_ai.provider.name` has it; of others, the host."""
+    try:
+        host = urlsplit(base_url).hostname or ""
+    except ValueError:
+        return ""
+    return next((name for known, name in _PROVIDERS.items() if host == known or host.endswith(f".{known}")), host)
 
 
 def has_default_key(work: LlmWork, defaults: LlmDefaults) -> bool:

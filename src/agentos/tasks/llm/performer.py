@@ -13,6 +13,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from hashlib import blake2b
 from time import perf_counter
 from typing import Any
@@ -23,7 +24,7 @@ from msgspec import Raw
 from agentos import crashpoints
 from agentos.dag.define.model_calls import Budget, LlmWork
 from agentos.exceptions import AttemptError, CoolingDownError, ModelCallError, TaskCancelledError, TaskTimeoutError
-from agentos.machine.events import Usage
+from agentos.machine.events import ModelCall, Usage
 from agentos.machine.inputs import AttemptResult
 from agentos.secrets import Masker
 from agentos.tasks.attempt import AttemptHost, AttemptSpec
@@ -31,7 +32,7 @@ from agentos.tasks.failures import plain_failure
 from agentos.tasks.llm.answer_schemas import AnswerSchema
 from agentos.tasks.llm.chat import ChatRequest, complete
 from agentos.tasks.llm.chat_answer import ChatAnswer, refuses_usage
-from agentos.tasks.llm.endpoints import Account, account_for
+from agentos.tasks.llm.endpoints import Account, account_for, provider_of
 from agentos.tasks.llm.limiter import CallSlot, Limiter, put_off_if_used_up
 from agentos.tasks.llm.model_settings import ModelSettings
 from agentos.tasks.masking import capture_of, masked_outcome
@@ -142,8 +143,6 @@ class _Conversation:
                 ) as call:
                     put_off_if_used_up(self._host)
                     answer, usage = await self._call_model(request, call, tries.total())
-                    # Before the slot is free: whoever gets it next must see what is left.
-                    await self._record(usage)
                 crashpoints.reach("call.recorded")
                 return answer, usage
             except CoolingDownError as error:
@@ -164,13 +163,18 @@ class _Conversation:
         crashpoints.reach("call.before")
         capture = capture_of("stdout", self._spec, self._host)
         began = perf_counter()
+        made = ModelCall(
+            started=datetime.now(UTC),
+            provider=provider_of(self._account.endpoint.base_url),
+            model=self.masker.text(request.model),
+        )
         try:
             async with asyncio.timeout(self._left_s):
                 answer = await complete(
                     self._account.endpoint, request, lambda text: capture.feed(text.encode(errors="replace"))
                 )
         except TimeoutError:
-            await self._record(Usage(calls=1))
+            await self._record(Usage(calls=1), msgspec.structs.replace(made, error="timeout"))
             text = f"the model did not answer within the task's timeout of {self._timeout_s:g} s; waiting not counted"
             raise AttemptFailed(plain_failure(TaskTimeoutError(text)), cut_off=True) from None
         except ModelCallError as error:
@@ -180,7 +184,7 @@ class _Conversation:
             elif error.retry_after_s is not None:
                 call.cool_down(error.retry_after_s, crowded=False)
             elif error.kind in CHARGED:
-                await self._record(Usage(calls=1))
+                await self._record(Usage(calls=1), msgspec.structs.replace(made, error=error.kind))
             raise
         finally:
             capture.close()
@@ -202,11 +206,14 @@ class _Conversation:
             calls=1,
         )
         call.record_cost(usage.cost_usd)
+        # Before the slot is free: whoever gets it next must see what is left.
+        other = self.masker.text(answer.model) if answer.model != request.model else ""
+        await self._record(usage, msgspec.structs.replace(made, answered_by=other))
         return answer, usage
 
-    async def _record(self, usage: Usage) -> None:
+    async def _record(self, usage: Usage, made: ModelCall) -> None:
         """Durable on return. What was paid for is written down even where the attempt is cancelled meanwhile."""
-        recording = asyncio.ensure_future(self._host.record_usage(usage))
+        recording = asyncio.ensure_future(self._host.record_usage(usage, made))
         while not recording.done():
             with suppress(asyncio.CancelledError):  # a moment later the attempt is over anyway
                 await asyncio.shield(recording)

@@ -55,6 +55,7 @@ def environment_of(spec: AttemptSpec) -> dict[str, str]:
     """The inherited variables, the task's, and ours, which nobody overrides: they are how its processes are found."""
     inherited = dict(os.environ)
     inherited.pop(crashpoints.VARIABLE, None)  # meant for the driver, not for what it starts
+    inherited.pop("TRACESTATE", None)  # belongs to another trace than the attempt's
     own: dict[str, str] = {}
     if spec.worktree is not None:
         for name in _OF_ANOTHER_WORKTREE:

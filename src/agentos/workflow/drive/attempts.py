@@ -56,6 +56,8 @@ from agentos.workflow.drive.log_writer import AttemptLogFile, LogWriter
 from agentos.workflow.drive.mailbox import Mailbox, utc_now
 from agentos.workflow.drive.patience import run_uncancelled
 from agentos.workflow.files.decisions import is_continued, is_isolated
+from agentos.workflow.telemetry.trace_context import Ids, working_for_attempt
+from agentos.workflow.telemetry.trace_ids import TRACEPARENT, trace_ids, traceparent
 
 if TYPE_CHECKING:
     from agentos.workflow.files.captures import FileAttempts
@@ -170,14 +172,25 @@ class Attempts:
             await durable
             return AttemptResult(error=plain_failure(error), retryable=False)
         log_file = setting.logs.open(task.id, started.attempt) if setting.logs is not None else None
+
+        def ids() -> Ids:
+            return trace_ids(machine.facts).attempt(machine.facts.drives, task.id, started.attempt, started.seq)
+
+        here = task.definition.kind == "python" and task.definition.isolation not in ("process", "worktree")
+        here = here and task.definition.runner == "local"  # then it has no environment of its own
         spec = msgspec.structs.replace(
-            spec, masker=setting.masker, models=setting.models, sandbox=setting.sandbox, log=log_file
+            spec,
+            env=spec.env if here else {TRACEPARENT: traceparent(*ids()), **spec.env},
+            masker=setting.masker,
+            models=setting.models,
+            sandbox=setting.sandbox,
+            log=log_file,
         )
         host = DriveHost(self, task, started.attempt, log_file)
         await durable
         reach("attempt.before")
         try:
-            with mark_attempt(spec.attempt_id):
+            with mark_attempt(spec.attempt_id), working_for_attempt(ids):
                 changes = task.definition.effects != ("none",)
                 covered = await self.files.digest_covered(task.id) if changes else {}
                 if is_isolated(task):
@@ -517,9 +530,9 @@ class DriveHost:
             raise AttemptError(f"ctx.step is refused: {self._task.id!r} changes files, and nothing is kept of this run")
         return files
 
-    async def record_usage(self, usage: ev.Usage) -> None:
-        """Write down what was paid for; durable on return."""
-        given = UsageKnown(task_id=self._task.id, attempt=self._attempt, usage=usage)
+    async def record_usage(self, usage: ev.Usage, call: ev.ModelCall | None = None) -> None:
+        """Write down what was paid, and for what; durable on return."""
+        given = UsageKnown(task_id=self._task.id, attempt=self._attempt, usage=usage, call=call)
         await self._attempts.mail.submit_and_wait(given)
 
     def allowance(self) -> Budget:

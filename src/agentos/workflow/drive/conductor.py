@@ -7,6 +7,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextvars import copy_context
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,6 +39,9 @@ from agentos.workflow.drive.logs import logs_folder
 from agentos.workflow.drive.mailbox import unreadable_command, utc_now
 from agentos.workflow.drive.patience import in_thread, run_to_end
 from agentos.workflow.start.ready_run import Ready, is_another_plan
+from agentos.workflow.telemetry.live_export import follow_drive
+from agentos.workflow.telemetry.trace_context import FILTER, working_for
+from agentos.workflow.telemetry.trace_ids import trace_ids
 
 if TYPE_CHECKING:
     from agentos.workflow.files.captures import FileAttempts
@@ -97,7 +101,16 @@ async def conduct(
         files=file_attempts,
         sources=source_looks,
     )
+    log.addFilter(FILTER)
+    with working_for(lambda: trace_ids(drive.facts).drive(drive.facts.drives) if drive.facts.drives else None):
+        return await _conduct(ready, drive, journal, logs, started)
+
+
+async def _conduct(
+    ready: Ready, drive: Drive, journal: StoreJournal, logs: LogWriter | None, started: Callable[[Drive], None] | None
+) -> Facts:
     keeper = LeaseKeeper(ready.place.open, ready.lease, deliver=drive.deliver, lose=drive.lose)
+    spans = follow_drive(ready.place, ready.lease.workflow_id, after=drive.facts.sequence)
     try:
         posted = await journal.call(lambda store: store.read_inbox(ready.lease.workflow_id))
         keeper.start()
@@ -112,6 +125,8 @@ async def conduct(
         facts = await _with_late_commands_refused(ready, journal, drive)
     finally:
         await run_to_end(_end_drive(ready, drive, keeper, journal, logs))
+        if spans is not None:
+            await in_thread(spans.close)
     with mark_driver():  # a hook is a part of the run, too
         await call_hook(ready.options.hooks, facts, name=drive.machine.plan.name, root=ready.place.root)
     return facts
@@ -207,7 +222,9 @@ class LeaseKeeper:
         self._poll_s = poll_s
         self._loop = asyncio.get_running_loop()
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._keep, name=f"agentos-lease-{lease.workflow_id}", daemon=True)
+        self._thread = threading.Thread(
+            target=copy_context().run, args=(self._keep,), name=f"agentos-lease-{lease.workflow_id}", daemon=True
+        )
 
     def start(self) -> None:
         self._thread.start()

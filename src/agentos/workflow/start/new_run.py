@@ -426,6 +426,7 @@ def forked_event(
         ask=tuple(sorted({task_id for task_id in begun if _external(plan, task_id)}.union(facts.ask))),
         sources=dict(facts.sources),
         source_names={one.digest: facts.source_names.get(one.digest, {}) for one in facts.sources.values()},
+        parent_began=facts.began_at,
     )
 
 

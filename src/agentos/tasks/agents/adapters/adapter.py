@@ -101,6 +101,8 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """Looked for in PATH."""
     package: str = ""
     """Of the npm registry, which brings it."""
+    provider: str = ""
+    """Whose models it calls, as OpenTelemetry names them; empty where it calls those of several."""
     names_session: bool = True
     """Takes the id of a new session from us; otherwise it tells its own, or is found by its title."""
     titled: bool = False

@@ -42,6 +42,7 @@ _FIXED = ("settings.json", "settings.local.json", "CLAUDE.md", "hooks", "command
 TRAITS = Traits(
     program="claude",
     package="@anthropic-ai/claude-code",
+    provider="anthropic",
     forks=True,
     tells_cost=True,
     counts_turns=True,

@@ -46,6 +46,7 @@ def _usage(numbers: dict[str, Any]) -> Usage:
 TRAITS = Traits(
     program="codex",
     package="@openai/codex",
+    provider="openai",
     names_session=False,
     forks=True,
     counts_session=True,

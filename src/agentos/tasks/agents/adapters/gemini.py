@@ -45,6 +45,7 @@ def _messages(line: dict[str, Any]) -> Iterator[tuple[str, Usage]]:
 TRAITS = Traits(
     program="gemini",
     package="@google/gemini-cli",
+    provider="gcp.gemini",
     transcript=TranscriptLocation("GEMINI_CLI_HOME", "", ".gemini/tmp/*/chats/session-*-{short}.json*"),
     tokens_of=lambda: MessageTally(_messages),
     sign_in=SignIn(("GEMINI_API_KEY", "GOOGLE_API_KEY"), ".gemini/oauth_creds.json"),
