@@ -55,6 +55,8 @@ def test_a_run_is_started_once_however_often_it_is_asked_for(repo: Path) -> None
         assert begun["started"]
         assert begun["status"] in ("pending", "running"), "the lease is held, and perhaps nothing written yet"
         assert [one["started"] for one in twice] == [False, False]
+        waited = await call("run_start", workflow="slow", run="slow-1", wait_s=1)
+        assert (waited["started"], waited["status"]) == (False, "running"), "it waits no longer than it was asked to"
         (repo / "go").touch()
         await soon(lambda: client.view("slow-1", repo).status == "complete")
 
@@ -80,6 +82,8 @@ def test_a_failed_run_is_explained_mended_and_resumed(repo: Path) -> None:
         assert printed["text"].endswith("out: looking")
         assert (await call("task_diff", run="tests-1", task="build"))["files"] == ["A  builds.txt"]
         (repo / "wanted.txt").write_text("here\n")
+        again = await call("run_start", workflow="tests", run="tests-1")
+        assert (again["started"], again["status"]) == (False, "failed"), "what failed is for run_resume"
         preview = await call("resume_preview", run="tests-1")
         assert preview["tasks"] == [{"task": "unit", "rerun": "failed"}]
         resumed = await call("run_resume", run="tests-1")

@@ -114,6 +114,7 @@ class Reads:
         told = why(found, task, journal=journal)
         gave = bytes(journal.facts.task(TaskId(told.task_id)).output) if told.status == "complete" else b""
         attempts = [_attempt_row(one) for one in told.attempts[-MOST_ATTEMPTS:]]
+        attempts[-1:] = [row | {"error": None} for row in attempts[-1:]]  # told in full below
         failed = next((one.error for one in reversed(told.attempts) if one.error is not None), None)
         return {
             "task": told.task_id,
@@ -264,7 +265,7 @@ def _task_row(journal: StoredRun, status: str, task: TaskView, now: datetime) ->
         "for": duration((now - task.started_at).total_seconds()) if running and task.started_at else None,
         "error": short(error.in_short, LINE) if error is not None else None,
         "because": task.because if task.because is not msgspec.UNSET else None,
-        "output": output_in_short(journal, task, 100),
+        "output": output_in_short(journal, task, 100).strip('"'),
     }
 
 
