@@ -49,6 +49,7 @@ tasks:
 TEST = "from price import price\nassert price(3) == 30, f'three cost {price(3)}, not 30'\n"
 
 
+@pytest.mark.timeout(240)
 @pytest.mark.parametrize("agent", list(ADD))
 def test_an_agent_runs_the_tests_learns_why_they_failed_mends_it_and_resumes(
     agent: str, tmp_git_repo: Path, home: Path
@@ -71,10 +72,10 @@ def test_an_agent_runs_the_tests_learns_why_they_failed_mends_it_and_resumes(
     )
     with scripted(agent, home, *steps) as model:
         path = os.pathsep.join([str(Path(sys.executable).parent), model.env["PATH"]])
-        env = {**os.environ, **model.env, "PATH": path, "GEMINI_CLI_TRUST_WORKSPACE": "true"}
+        env = {**os.environ, **model.env, "PATH": path, "PWD": str(tmp_git_repo), "GEMINI_CLI_TRUST_WORKSPACE": "true"}
         subprocess.run(ADD[agent], cwd=tmp_git_repo, env=env, check=True, capture_output=True)
         done = subprocess.run(
-            ASK[agent], cwd=tmp_git_repo, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=110
+            ASK[agent], cwd=tmp_git_repo, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=200
         )
     assert done.returncode == 0, done.stderr
     assert "shipping waits for you" in done.stdout

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from agentos.machine import events as ev
 from agentos.workflow.place.trust import find_reaching, trust_settings
 from tests.client.conftest import repo as repo
 from tests.mcp.conversation import Caller, ToolFailed, converse, converse_here
+from tests.workflow.support import soon
 
 pytestmark = pytest.mark.attack
 
@@ -71,10 +73,8 @@ def refused(repo: Path) -> list[str]:
 
 def test_an_answer_inside_the_server_is_refused(repo: Path) -> None:
     client.start_detached("ask", workflow_id="ask-1")
-    client.Client(repo)
+    asyncio.run(soon(lambda: client.view("ask-1", repo).status == "waiting"))
     with mark_agent("an agent, through agentos mcp"):
-        while client.view("ask-1", repo).status != "waiting":
-            pass
         with pytest.raises(
             CommandRefusedError, match="for a human; the answer came from an agent, through agentos mcp"
         ):
@@ -137,7 +137,7 @@ def test_a_clone_whose_settings_nobody_trusts_is_refused_with_the_command_for_it
     (repo / "agentos.toml").rename(repo / "later")
     client.start_detached("ask", workflow_id="ask-1")
     (repo / "later").rename(repo / "agentos.toml")
-    converse(repo, talk)
+    converse_here(repo, talk)
     assert not (repo / "hooked").exists()
 
 
@@ -170,6 +170,7 @@ def test_secrets_reach_no_model_not_even_from_files_and_cut_in_half(
     converse_here(repo, talk)
 
 
+@pytest.mark.full
 def test_what_tasks_print_breaks_no_message(repo: Path) -> None:
     (repo / "odd").write_bytes(b'\033[2J\xff\xfe\r\n{"jsonrpc":"2.0"}\n\xe2\x80\xae')
     (repo / "workflows" / "odd.yaml").write_text("name: odd\ntasks:\n  odd: {run: 'cat odd; exit 1'}\n")

@@ -191,6 +191,7 @@ def test_a_run_lives_on_when_its_server_is_killed(repo: Path) -> None:
     asyncio.run(soon(lambda: client.view("slow-1", repo).status == "complete"))
 
 
+@pytest.mark.full
 def test_a_client_that_goes_leaves_no_server_and_its_run_behind(repo: Path) -> None:
     async def talk(call: Caller) -> int:
         await call("run_start", workflow="slow", run="slow-1", wait_s=0)
