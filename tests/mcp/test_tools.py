@@ -149,6 +149,8 @@ def test_what_is_wrong_comes_back_as_an_error_with_the_next_step_and_the_server_
             ("run_show", {"id": "nothing"}, "Extra inputs are not permitted"),
             ("run_show", {}, "Field required"),
             ("run_list", {"limit": "many"}, "valid integer"),
+            ("run_list", {"limit": 0}, "greater than or equal to 1"),
+            ("task_logs", {"run": "edit-1", "skip": -1}, "greater than or equal to 0"),
             ("run_start", {"workflow": "nothing", "run": "r"}, "there are ask, broken, edit, slow"),
             ("run_start", {"workflow": "broken", "run": "r"}, "unknown need"),
             ("run_start", {"workflow": "edit", "run": ""}, "id"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -28,9 +28,9 @@ def _compact(value: Any) -> Any:
     return [_compact(one) for one in value] if isinstance(value, (list, tuple)) else value
 
 
-def excerpt_patch(patch: bytes, run: StoredRun, offset: int, most: int) -> dict[str, Any]:
+def excerpt_patch(patch: bytes, runs: Iterable[StoredRun], offset: int, most: int) -> dict[str, Any]:
     """Part of a patch, and where the next one begins. Masked before it is cut: half a secret is not recognised."""
-    names = run.plan.settings.secrets if run.plan is not None else ()
+    names = [name for run in runs if run.plan is not None for name in run.plan.settings.secrets]
     text = Masker.for_run(names).bytes(patch).decode(errors="backslashreplace")
     part = text[offset : offset + most] if most else ""
     end = offset + len(part)

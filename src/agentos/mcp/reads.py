@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
+from pydantic import Field
 
 from agentos.client.answers import choice_argument
 from agentos.client.definitions import list_workflows
@@ -46,6 +47,8 @@ from agentos.render.value_text import (
 )
 
 Answer = dict[str, Any]
+Limit = Annotated[int, Field(ge=1, le=1000)]
+Count = Annotated[int, Field(ge=0, le=10_000_000)]
 
 MOST_GATES, MOST_CHECKPOINTS, MOST_FILES, MOST_ATTEMPTS, MOST_LINES = 10, 3, 40, 3, 60
 _URGENT = ("failed", "failed_safe", "cancelled", "waiting", "interrupted", "retrying", "running", "pending")
@@ -60,7 +63,7 @@ class Reads:
     def __init__(self, repo: Path) -> None:
         self.repo = repo
 
-    def run_list(self, status: Sequence[RunStatus] = (), limit: int = 20, before: str = "") -> Answer:
+    def run_list(self, status: Sequence[RunStatus] = (), limit: Limit = 20, before: str = "") -> Answer:
         """Runs of this repository, newest first. `before`: a run's id, to go on behind it."""
         behind = self.find(before) if before else None
         found = list_runs(self.repo, statuses=status, before=behind, limit=limit + 1).runs
@@ -77,13 +80,13 @@ class Reads:
         ]
         return {"runs": rows, "more": f"before={shown[-1].workflow_id}" if len(found) > limit else None}
 
-    def run_show(self, run: str, status: Sequence[str] = (), limit: int = 20, offset: int = 0) -> Answer:
+    def run_show(self, run: str, status: Sequence[str] = (), limit: Limit = 20, offset: Count = 0) -> Answer:
         """How a run stands: tasks by status (what failed or waits first), open gates, checkpoints.
 
         `status` picks tasks; `offset` pages. A gate comes with the commands that a human types."""
         return self.show(self.find(run), status, limit, offset)
 
-    def show(self, found: FoundRun, status: Sequence[str] = (), limit: int = 20, offset: int = 0) -> Answer:
+    def show(self, found: FoundRun, status: Sequence[str] = (), limit: Limit = 20, offset: Count = 0) -> Answer:
         journal = read_run(found, whole=False)
         view = run_view(journal, values=False)
         now = datetime.now(UTC)
@@ -107,7 +110,7 @@ class Reads:
             "next": next_command(view, journal.checkpoints) if not gates else None,
         }
 
-    def task_why(self, run: str, task: str, max_chars: int = 3000) -> Answer:
+    def task_why(self, run: str, task: str, max_chars: Count = 3000) -> Answer:
         """Why a task failed, waits, was skipped or ran again: its attempts, its error, what it needs, what it gave."""
         found = self.find(run)
         journal = read_run(found, whole=False)
@@ -134,7 +137,7 @@ class Reads:
         }
 
     def task_logs(
-        self, run: str, task: str = "", tail: int = 40, skip: int = 0, contains: str = "", max_chars: int = 6000
+        self, run: str, task: str = "", tail: Limit = 40, skip: Count = 0, contains: str = "", max_chars: Count = 6000
     ) -> Answer:
         """The last lines that a task (or, without one, a whole run) printed.
 
@@ -163,8 +166,8 @@ class Reads:
         run: str,
         task: str,
         paths: Sequence[str] = (),
-        offset: int = 0,
-        max_chars: int = 4000,
+        offset: Count = 0,
+        max_chars: Count = 4000,
     ) -> Answer:
         """What a task's newest attempt did to files: their names, and the patch. `max_chars=0`: names alone."""
         found = self.find(run)
@@ -173,7 +176,7 @@ class Reads:
         return {
             **_files(told.files),
             "tasks_at_work_meanwhile": told.others[:MOST_GATES],
-            **excerpt_patch(patch, journal, offset, max_chars),
+            **excerpt_patch(patch, [journal], offset, max_chars),
         }
 
     def checkpoint_diff(
@@ -181,21 +184,21 @@ class Reads:
         first: str,
         second: str,
         paths: Sequence[str] = (),
-        offset: int = 0,
-        max_chars: int = 0,
+        offset: Count = 0,
+        max_chars: Count = 0,
     ) -> Answer:
         """How the second checkpoint (or run, as it stands) differs from the first: state and files.
 
         `max_chars`: so much of the patch, too."""
         told, patch = diff(first, second, paths=paths, repo=self.repo)
         lines = list(difference_lines(told.difference))
-        journal = read_run(self.find(told.second.workflow_id), whole=False)
+        journals = [read_run(self.find(one.workflow_id), whole=False) for one in (told.first, told.second)]
         return {
             "same": told.same,
             "state": lines[:MOST_LINES],
             "more_state": max(0, len(lines) - MOST_LINES) or None,
             **_files(told.files),
-            **excerpt_patch(patch, journal, offset, max_chars),
+            **excerpt_patch(patch, journals, offset, max_chars),
         }
 
     def resume_preview(
@@ -203,7 +206,7 @@ class Reads:
         run: str,
         rerun: Sequence[str] = (),
         files: Literal["ask", "restore", "keep"] = "ask",
-        limit: int = 20,
+        limit: Limit = 20,
     ) -> Answer:
         """What run_resume would do with the same arguments: what runs again and why, what is kept. Starts nothing."""
         found = self.find(run)
@@ -220,12 +223,12 @@ class Reads:
             "files_asks": foreseen.asks or foreseen.problem if foreseen is not None else None,
         }
 
-    def workflow_list(self, limit: int = 50) -> Answer:
+    def workflow_list(self, limit: Limit = 50) -> Answer:
         """Workflows that can be started by name: the files in workflows/."""
         found = list_workflows(self.repo)
         return {"workflows": sorted(found)[:limit], "more": max(0, len(found) - limit) or None}
 
-    def workflow_check(self, workflow: str, limit: int = 20) -> Answer:
+    def workflow_check(self, workflow: str, limit: Limit = 20) -> Answer:
         """Every problem of a workflow (a name or a file), else its plan and parameters. Runs no task; a Python file is
         imported by another process."""
         told = check_detached(workflow, self.repo)
