@@ -73,7 +73,8 @@ def refused(repo: Path) -> list[str]:
 
 def test_an_answer_inside_the_server_is_refused(repo: Path) -> None:
     client.start_detached("ask", workflow_id="ask-1")
-    asyncio.run(soon(lambda: client.view("ask-1", repo).status == "waiting"))
+    # A driver that is just ending leaves the answer in the inbox, to be refused by the next one.
+    asyncio.run(soon(lambda: (view := client.view("ask-1", repo)).status == "waiting" and view.driver is None))
     with mark_agent("an agent, through agentos mcp"):
         with pytest.raises(
             CommandRefusedError, match="for a human; the answer came from an agent, through agentos mcp"

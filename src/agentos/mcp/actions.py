@@ -27,6 +27,9 @@ WAIT_S = 20
 MOST_WAIT_S = 3600
 BEAT_S = 10.0
 """A client that hears nothing gives a tool up: so often it is told that the run goes on."""
+LET_GO_S, LOOK_S = 2.0, 0.02
+"""A driver writes the end of its drive before it lets the run go: so long that is waited for, since the next call may
+go on with the run."""
 _BECAME: Mapping[Became, str] = {
     "applied": "paused",
     "received": "tasks that run may end, no others start",
@@ -111,11 +114,16 @@ class Actions:
         found = await asyncio.to_thread(self._reads.find, run)
         if wait_s > 0:
             after = found.record.sequence if after is None else after
-            await self._tell_progress(ctx, found, after, min(wait_s, MOST_WAIT_S))
+            ended = await self._tell_progress(ctx, found, after, min(wait_s, MOST_WAIT_S))
+            patience = time.monotonic() + LET_GO_S
             found = await asyncio.to_thread(self._reads.find, run)
+            while ended and found.record.holder is not None and time.monotonic() < patience:
+                await asyncio.sleep(LOOK_S)
+                found = await asyncio.to_thread(self._reads.find, run)
         return await asyncio.to_thread(self._reads.show, found)
 
-    async def _tell_progress(self, ctx: Context, found: FoundRun, after: int, wait_s: int) -> None:
+    async def _tell_progress(self, ctx: Context, found: FoundRun, after: int, wait_s: int) -> bool:
+        """Whether its drive ended meanwhile."""
         began, words = time.monotonic(), "it goes on"
         async with aclosing(Client(place=found.place).watch(found.record.workflow_id, after=after)) as events:
             coming = None
@@ -125,12 +133,13 @@ class Actions:
                     done, _ = await asyncio.wait([coming], timeout=min(left, BEAT_S))
                     if done:
                         if (event := coming.result()) is None:
-                            return
+                            return True
                         coming, said = None, describe_event(event)
                         if not said:
                             continue
                         words = said
                     await ctx.report_progress(time.monotonic() - began, message=words)
+                return False
             finally:
                 if coming is not None and not coming.done():
                     coming.cancel()
