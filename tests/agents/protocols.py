@@ -114,7 +114,8 @@ class Responses:
         for place, call in enumerate(answer.tool_calls):
             id = _call_id(request, place)
             head = {"type": "function_call", "id": f"f{id}", "call_id": id, "status": "completed"}
-            output.append({**head, "name": call.name, "arguments": json.dumps(call.arguments)})
+            below = {"namespace": call.namespace} if call.namespace else {}
+            output.append({**head, **below, "name": call.name, "arguments": json.dumps(call.arguments)})
         usage = {
             "input_tokens": answer.input_tokens,
             "input_tokens_details": {"cached_tokens": answer.cached_tokens},

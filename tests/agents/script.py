@@ -37,7 +37,22 @@ class RunShell(NamedTuple):
     command: str
 
 
-Step = Reply | WriteFile | RunShell
+class UseTool(NamedTuple):
+    """Use of a tool of our own server, `agentos mcp`, once the agent has connected to it."""
+
+    tool: str
+    arguments: Mapping[str, Any] = {}
+
+    def call(self, tools: frozenset[str]) -> ToolCall | None:
+        """None where the agent does not offer it yet. Each has a name of its own for it, which ends as ours does."""
+        own = (name for name in tools if "agentos" in name and name.endswith(self.tool))
+        if (name := next(own, None)) is not None:
+            return ToolCall(name, self.arguments)
+        return ToolCall(self.tool, self.arguments, CODEX_SERVER) if CODEX_SERVER in tools else None
+
+
+CODEX_SERVER = "mcp__agentos"
+Step = Reply | WriteFile | RunShell | UseTool
 
 
 class AgentScript:
@@ -69,9 +84,19 @@ class AgentScript:
         if not tools:
             return says("a title")
         step = self._steps.popleft() if self._steps else says("done")
+        if isinstance(step, UseTool):
+            if (call := step.call(tools)) is not None:
+                return Answer(text="", tool_calls=(call,), finish_reason="tool_calls")
+            self._steps.appendleft(step)
+            step = WAIT_FOR_SERVERS if "WaitForMcpServers" in tools else RunShell("sleep 1")
         if not isinstance(step, (WriteFile, RunShell)):
             return step
         return structs.replace(with_tool(step, tools), pause_s=self._pause_s)
+
+
+WAIT_FOR_SERVERS = Answer(
+    text="", tool_calls=(ToolCall("WaitForMcpServers", {}),), finish_reason="tool_calls"
+)  # claude's
 
 
 def offered(request: Received) -> frozenset[str]:

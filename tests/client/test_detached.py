@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from agentos import Workflow, client
+from agentos.client.detached import check_detached
 from agentos.exceptions import FilesChangedError, LeaseHeldError, RunRefusedError, WorkflowDefinitionError
 from agentos.tasks.process.ancestors import ancestors, carried_attempt
 from tests.workflow.support import environment, soon
@@ -153,3 +154,24 @@ def test_files_that_somebody_changed_are_the_callers_to_choose(repo: Path) -> No
     (repo / "go").touch()
     client.resume_detached("cut-1", files="restore")
     asyncio.run(soon(lambda: client.view("cut-1").status == "complete"))
+
+
+def test_a_file_is_checked_as_it_is_now_and_imported_by_another_process(repo: Path) -> None:
+    module = repo / "workflows" / "checked.py"
+    text = "from agentos import Workflow\nprint('imported')\nflow = Workflow('checked')\n"
+    module.write_text(f"{text}flow.add('a', lambda: 1)\n")
+    assert check_detached("checked").layers == [["a"]]
+    module.write_text(f"{text}flow.add('a', lambda: 1, needs=['b'])\n")
+    [problem] = check_detached("checked").problems
+    assert problem.problem == "unknown need"
+    assert not [name for name in sys.modules if "checked" in name]
+
+
+def test_a_run_that_has_begun_is_left_as_it_stands_where_it_is_not_to_go_on(repo: Path) -> None:
+    (repo / "fails.yaml").write_text("name: fails\ntasks:\n  fail: {run: 'echo >> tried; exit 1', effects: none}\n")
+    client.start_detached("fails.yaml", workflow_id="fails-1")
+    asyncio.run(soon(lambda: client.view("fails-1").status == "failed"))
+    assert client.start_detached("fails.yaml", workflow_id="fails-1", goes_on=False).pid is None
+    assert (repo / "tried").read_text() == "\n"
+    with pytest.raises(RunRefusedError, match="with another definition"):
+        client.start_detached("slow", workflow_id="fails-1", goes_on=False)

@@ -65,8 +65,12 @@ def in_pieces(text: str, count: int) -> list[str]:
 
 def _tool_calls(answer: Answer) -> list[dict[str, Any]]:
     return [
-        {"id": f"call_{place}", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
-        for place, (name, arguments) in enumerate(answer.tool_calls)
+        {
+            "id": f"call_{place}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": json.dumps(call.arguments)},
+        }
+        for place, call in enumerate(answer.tool_calls)
     ]
 
 

@@ -16,6 +16,8 @@ class ToolCall(NamedTuple):
 
     name: str
     arguments: Mapping[str, Any]
+    namespace: str = ""
+    """Of a tool that stands below a name, as codex has those of its servers."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):

@@ -28,6 +28,7 @@ from agentos.tasks.process.ancestors import leave_orphans
 from agentos.values import decode_value, encode_value
 
 if TYPE_CHECKING:
+    from agentos.client.definitions import CheckedFile
     from agentos.client.places import FoundRun, Place
     from agentos.client.process import Shield
     from agentos.client.runs import Durability, Previewed
@@ -66,6 +67,8 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True):
     """Start: where a workflow that was given itself was defined, as a run stores it."""
     params: bytes = b"{}"
     labels: tuple[str, ...] = ()
+    goes_on: bool = True
+    """Start: whether a run of this id that has begun is resumed."""
     target: str | None = None
     """Resume: the run or checkpoint."""
     rerun: frozenset[str] = frozenset()
@@ -73,7 +76,7 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True):
     as_stored: bool = False
     files: Literal["ask", "restore", "keep", "checkpoint"] = "ask"
     only_look: bool = False
-    """Resume: tell what it would do, and end."""
+    """Start: tell what is wrong with the file, and end. Resume: what it would do."""
     fork: str = ""
     """The checkpoint that a new run is to begin from."""
     pairs: tuple[str, ...] = ()
@@ -103,12 +106,13 @@ def start_detached(
     durability: Durability | None = None,
     keep: int | None = None,
     labels: Iterable[str] = (),
+    goes_on: bool = True,
 ) -> Detached:
     """Begin a run as `run` does, driven by a process that outlives this one. Returns once that holds the lease.
 
     `workflow` is a file, a name in `workflows/`, or one that was defined in a file: the driver loads it itself. With
-    the id of a run that exists, of the same definition and parameters, that run is resumed. What keeps the driver from
-    driving is raised here.
+    the id of a run that exists, of the same definition and parameters, that run is resumed; unless it `goes_on`, one
+    that has begun is left as it stands. What keeps the driver from driving is raised here.
     """
     from agentos.workflow.define.python_modules import refuse_while_loading
     from agentos.workflow.define.workflow_source import source_of, workflow_file
@@ -128,7 +132,7 @@ def start_detached(
                 f"workflow {workflow.name!r} was not defined in a file, so that no other process can drive it",
                 next_step="Define it in a file, or use `run`.",
             )
-    given |= {"params": encode_value(dict(params or {})), "labels": tuple(labels)}
+    given |= {"params": encode_value(dict(params or {})), "labels": tuple(labels), "goes_on": goes_on}
     settings = {"gates": gates, "durability": durability, "keep": keep}
     return _start_driver(place, settings, workflow_id=workflow_id or new_id(), **given)
 
@@ -228,20 +232,37 @@ def preview_detached(
         files=files,
         only_look=True,
     )
-    with open(os.devnull, "wb") as nowhere:
-        said = _ask_driver(msgspec.json.encode(request), nowhere.fileno(), run.place.root)
-    if not said:
-        raise AgentosError("what a resume would do could not be found out", next_step="Try: agentos resume --dry-run")
-    report = typed.decode(said, _Report)
-    if report.error:
-        raise _error_from(report)
-    fields = {name: bytes(value) for name, value in report.foreseen.items()}
+    fields = _ask_to_look(request, "what a resume would do could not be found out", "agentos resume --dry-run")
     return Previewed(
         record=typed.decode(fields["record"], RunRecord),
         plan=typed.decode(fields["plan"], ResumePlan),
         files=typed.decode(fields["files"], FilesForeseen) if fields["files"] != b"null" else None,
         compared=typed.decode(fields["compared"], Comparison),
     )
+
+
+def check_detached(workflow: str, repo: str | Path | None = None) -> CheckedFile:
+    """What `check` tells of a workflow, however long this process has been running: nothing is imported in it."""
+    from agentos.client.definitions import CheckedFile
+    from agentos.client.places import find_root
+
+    root = str(find_root(repo))
+    request = _Request(root=root, database="", named=False, settings={}, workflow_id="", file=workflow, only_look=True)
+    step = f"agentos check {shlex.quote(workflow)}"
+    fields = _ask_to_look(request, f"what is wrong with {workflow!r} could not be found out", step)
+    return typed.convert({name: msgspec.json.decode(value) for name, value in fields.items()}, CheckedFile)
+
+
+def _ask_to_look(request: _Request, failed: str, instead: str) -> dict[str, bytes]:
+    """The fields of what was found, each as JSON."""
+    with open(os.devnull, "wb") as nowhere:
+        said = _ask_driver(msgspec.json.encode(request), nowhere.fileno(), Path(request.root))
+    if not said:
+        raise AgentosError(failed, next_step=f"Try: {instead}")
+    report = typed.decode(said, _Report)
+    if report.error:
+        raise _error_from(report)
+    return {name: bytes(value) for name, value in report.foreseen.items()}
 
 
 def _start_driver(place: Place, settings: dict[str, Any], *, workflow_id: str, **asked: Any) -> Detached:
@@ -341,9 +362,10 @@ def main() -> None:
         telling = -1
         return True
 
-    from agentos.client.process import shield_output
+    from agentos.client.process import mark_agent, shield_output
 
-    with shield_output() as shield:
+    # Who asked for it may be an agent, and importing a workflow's file runs what stands in it: it answers no gate.
+    with shield_output() as shield, mark_agent(f"driver {os.getpid()}"):
         try:
             _drive(asked, tell, shield)
         except AgentosError as error:
@@ -361,7 +383,7 @@ def main() -> None:
 def _drive(asked: _Request, tell: Callable[[_Report], bool], shield: Shield) -> None:
     import asyncio
 
-    from agentos.client.definitions import typed_params
+    from agentos.client.definitions import check, typed_params
     from agentos.client.process import StopSignals
     from agentos.client.runs import (
         ResumeOptions,
@@ -374,6 +396,9 @@ def _drive(asked: _Request, tell: Callable[[_Report], bool], shield: Shield) -> 
     )
     from agentos.workflow.define.workflow_source import find_workflow, load_workflow
 
+    if asked.only_look and asked.file:
+        tell(_foreseen(check(asked.file, asked.root)))
+        return
     place, options = resolve_drive_options(asked.root, **asked.settings)
     place = msgspec.structs.replace(place, database=asked.database, named=asked.named)
     options = msgspec.structs.replace(options, files=asked.files)
@@ -382,8 +407,7 @@ def _drive(asked: _Request, tell: Callable[[_Report], bool], shield: Shield) -> 
         found = preview_resume(
             asked.target, place=place, choices=choices, as_stored=asked.as_stored, options=options, files=asked.files
         )
-        fields = msgspec.structs.asdict(found).items()
-        tell(_Report(foreseen={name: msgspec.Raw(msgspec.json.encode(value)) for name, value in fields}))
+        tell(_foreseen(found))
         return
 
     def prepare() -> Any:
@@ -394,7 +418,10 @@ def _drive(asked: _Request, tell: Callable[[_Report], bool], shield: Shield) -> 
             return resume_run(place, asked.target, as_stored=asked.as_stored, choices=choices, options=options)
         root = place.root
         workflow = load_workflow(asked.source, root) if asked.source else find_workflow(asked.file, root)
-        return begin_run(place, workflow, decode_value(asked.params), asked.workflow_id, options, labels=asked.labels)
+        params = decode_value(asked.params)
+        return begin_run(
+            place, workflow, params, asked.workflow_id, options, labels=asked.labels, goes_on=asked.goes_on
+        )
 
     async def go() -> None:
         stopping = StopSignals(lambda text: None)
@@ -413,6 +440,11 @@ def _drive(asked: _Request, tell: Callable[[_Report], bool], shield: Shield) -> 
         tell(_Report())  # of a run that needs no drive
 
     asyncio.run(go())
+
+
+def _foreseen(found: msgspec.Struct) -> _Report:
+    fields = msgspec.structs.asdict(found).items()
+    return _Report(foreseen={name: msgspec.Raw(msgspec.json.encode(value)) for name, value in fields})
 
 
 if __name__ == "__main__":

@@ -18,13 +18,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from agentos.secrets import Masker
+from agentos.tasks.process.ancestors import mark_attempt, mark_driver
 from agentos.tasks.python.stdout import PrintRouter
 
 if TYPE_CHECKING:
     from agentos.workflow.drive.drive import Drive
 
 __all__ = [
-    "PrintRouter", "Shield", "StopSignals", "keyboard_interrupt", "may_catch_ctrl_c", "shield_output", "unshield",
+    "PrintRouter", "Shield", "StopSignals", "keyboard_interrupt", "mark_agent", "may_catch_ctrl_c", "shield_output",
+    "unshield",
 ]  # fmt: skip
 
 GRACE_S = 5.0
@@ -83,6 +85,14 @@ class StopSignals:
             elif running := len(drive.facts.running):
                 tasks = "1 task" if running == 1 else f"{running} tasks"
                 self._say(f"Stopping: {tasks} may end first. Ctrl-C again cancels at once.")
+
+
+@contextmanager
+def mark_agent(name: str) -> Iterator[None]:
+    """While this lasts, what is asked in this process, or below it, is asked by an agent: it answers no human's gate,
+    and trusts no settings. `name` is who it is, as a refusal tells. A detached driver is not below this process."""
+    with mark_driver(), mark_attempt(name):
+        yield
 
 
 def may_catch_ctrl_c() -> bool:

@@ -84,10 +84,12 @@ def begin_run(
     labels: Iterable[str] = (),
     selection: Selection = EVERY_TASK,
     first: Callable[[], None] = lambda: None,
+    goes_on: bool = True,
 ) -> Ready | Finished:
     """A new run under a lease of ours. With the id of an existing run of the same definition: that run, resumed.
 
-    Only the tasks of the `selection` run, and of an existing run again those that it names by `only` and `start`.
+    Unless it `goes_on`, one that has begun is left as it stands. Only the tasks of the `selection` run, and of an
+    existing run again those that it names by `only` and `start`.
 
     `first` is called once nothing is left that would refuse the run, and before anything of it is on record.
     """
@@ -96,6 +98,10 @@ def begin_run(
     store = place.open(create=True)
     with closed_on_error(store):
         if (known := admitted.find_known(store)) is not None:
+            if known.sequence and not goes_on:
+                facts = fold(known.workflow_id, store.read_events(known.workflow_id))
+                store.close()
+                return Finished(facts=facts)
             asked = ResumeRequest(place=place, workflow=admitted.workflow, selection=selection, options=options)
             return resume_record(asked, store, known)
         plan = replace(plan, selection=selection)

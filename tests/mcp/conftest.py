@@ -1,0 +1,3 @@
+from __future__ import annotations
+
+from tests.client.conftest import repo as repo
