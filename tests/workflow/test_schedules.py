@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -212,6 +214,25 @@ def test_of_many_that_claim_a_schedule_one_owns_it(tmp_git_repo: Path) -> None:
     assert str(owners[1].claim("nightly").root) == str(tmp_git_repo)  # type: ignore[union-attr]
     owners[1].release("nightly")
     assert owners[0].claim("nightly") is None
+
+
+def test_of_worktrees_that_add_it_at_once_one_has_it(tmp_git_repo: Path) -> None:
+    (tmp_git_repo / "nightly.yaml").write_text(FLOW)
+    git("add", "-A", cwd=tmp_git_repo)
+    git("commit", "--quiet", "-m", "flow", cwd=tmp_git_repo)
+    worktrees = [tmp_git_repo, tmp_git_repo.parent / "one", tmp_git_repo.parent / "two"]
+    for path in worktrees[1:]:
+        git("worktree", "add", "--quiet", str(path), cwd=tmp_git_repo)
+    names = [f"n{number}" for number in range(8)]
+
+    def add_all(root: Path) -> None:
+        for name in names:
+            with suppress(RunRefusedError):  # another was quicker
+                added(root, name=name)
+
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(add_all, worktrees))
+    assert sorted(one.name for root in worktrees for one in list_schedules(root)) == names
 
 
 def test_a_damaged_record_of_owners_is_told(tmp_git_repo: Path) -> None:

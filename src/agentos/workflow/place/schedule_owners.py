@@ -9,7 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import msgspec
@@ -20,7 +20,7 @@ from agentos.store.private_files import make_folders, make_private
 from agentos.workflow.place.place import Place
 from agentos.workflow.place.run_search import reading
 from agentos.worktree.git import common_dir, find_repository, one_line
-from agentos.worktree.snapshots.store import FOLDER
+from agentos.worktree.snapshots.store import FOLDER, lock_file
 
 _FILE = "schedules.json"
 
@@ -43,6 +43,21 @@ class ScheduleOwners:
         """Schedules, by name, that belong to another worktree."""
         read = self._read() if self._common is not None else {}
         return {name: owner for name, owner in read.items() if owner != self._us and self._is_alive(name, owner)}
+
+    @contextmanager
+    def adding(self) -> Iterator[None]:
+        """No other worktree of the repository adds a schedule meanwhile: a claim holds once the schedule is stored."""
+        if self._common is None:
+            yield
+            return
+        folder = self._common / FOLDER
+        with ExitStack() as held:
+            try:
+                make_folders(folder)
+                held.enter_context(lock_file(folder / "schedules.lock"))
+            except OSError as error:
+                raise _cannot_write(folder, error) from error
+            yield
 
     def claim(self, name: str) -> ScheduleOwner | None:
         """Make this worktree the owner: None. Or the other one that is, as long as it is there and has the schedule.
@@ -111,10 +126,14 @@ class ScheduleOwners:
             finally:
                 os.close(opened)
         except OSError as error:
-            raise WorkflowConfigurationError(
-                f"which worktree owns a schedule cannot be written down in {one_line(folder)}: {error.strerror}",
-                next_step="Make git's own folder writable, or free some space.",
-            ) from error
+            raise _cannot_write(folder, error) from error
+
+
+def _cannot_write(folder: Path, error: OSError) -> WorkflowConfigurationError:
+    return WorkflowConfigurationError(
+        f"which worktree owns a schedule cannot be written down in {one_line(folder)}: {error.strerror}",
+        next_step="Make git's own folder writable, or free some space.",
+    )
 
 
 def _common_dir(root: Path) -> Path | None:

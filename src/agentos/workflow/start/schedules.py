@@ -116,7 +116,7 @@ def add_schedule(
     waiting = checked_waiting(Waiting(queue=queue, priority=priority, submitted_from=origin))
     admitted, cron = _admitted(place, workflow, params, options, name, labels)
     store = place.open(create=True)
-    with closed_on_error(store):
+    with closed_on_error(store), ScheduleOwners(place).adding():
         run = admitted.new_run(place, store, admitted.plan)
         while True:
             now = store.now()
