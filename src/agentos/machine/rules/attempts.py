@@ -19,6 +19,7 @@ from agentos.machine import events as ev
 from agentos.machine.board import Board, failed_status, failure_of
 from agentos.machine.facts.facts import result_mark
 from agentos.machine.facts.fold import TaskFacts
+from agentos.machine.frontier import fan_out_of
 from agentos.machine.inputs import (
     AttemptEnded,
     AttemptResult,
@@ -284,6 +285,8 @@ def _try_again(
             verified=verified,
         )
     )
+    if (parent := fan_out_of(task)) is not None:
+        board.frontier.offer(parent)  # too many others may have failed while it was under way
 
 
 _LEAST_WAIT_S, _MOST_WAIT_S = 5.0, 600.0
