@@ -769,6 +769,8 @@ class RolledBack(Event, frozen=True, kw_only=True):
     spent: dict[TaskId, Usage] = {}
     """What was paid for so far: going back brings no money back."""
     reason: str = ""
+    total_layers: int = 0
+    """Layers of the plan that it goes on with, which may have been edited since that checkpoint."""
 
 
 # --- runs that begin from a state -------------------------------------------------------------------------------

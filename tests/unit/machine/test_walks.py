@@ -146,6 +146,7 @@ class Walk:
             assert [name for name in run.machine.plan.tasks if not run.facts.task(name).ended] == []
 
 
-@pytest.mark.parametrize("seed", range(200))
+# 540, 1013: it goes back after an edit has added a layer; 2012: an item waits where too many others have failed
+@pytest.mark.parametrize("seed", [*range(200), 540, 1013, 2012])
 def test_a_walk(seed: int) -> None:
     Walk(seed).go()

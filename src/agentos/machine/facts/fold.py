@@ -167,6 +167,7 @@ def _run_rolled_back(facts: Facts, event: ev.RolledBack) -> Facts:
         interrupted=False,
         current_layer=event.layer,
         begun_layer=event.layer,
+        total_layers=max(facts.total_layers, event.total_layers),
         running=PersistentMap(),
         placed=PersistentMap(),
         opened=PersistentMap(),

@@ -493,6 +493,7 @@ def rollback_to(board: Board, checkpoint: str, *, reason: str) -> ev.RolledBack:
         ask=tuple(sorted(begun.union(facts.ask))),
         spent=dict(facts.spent),
         reason=reason,
+        total_layers=len(board.plan.layers),
     )
 
 
