@@ -22,7 +22,7 @@ from agentos.dag.plan.fingerprint import code_digest
 from agentos.exceptions import AttemptError
 from agentos.ids import TaskId, WorkflowId
 from agentos.store.holder import boot_clock
-from agentos.tasks.cluster.wire import PROTOCOL, PlacedResult, PlacedWork, Report, SecretNames, Word, encode
+from agentos.tasks.cluster.wire import PROTOCOL, AttemptReport, PlacedResult, PlacedWork, SecretNames, Word, encode
 from agentos.tasks.cluster.wire import fill_in_secrets as fill_in
 from agentos.tasks.cluster.worker import WorkerAttempts
 from agentos.tasks.python.child import ChildRequest
@@ -62,13 +62,13 @@ class Station:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.told: list[Report] = []
+        self.told: list[AttemptReport] = []
         self.attempts = WorkerAttempts("tcp://here:1", self._log_event)
         self.threads: list[threading.Thread] = []
 
     def _log_event(self, topic: str, data: Any) -> None:
         assert topic == "driver"
-        self.told.append(msgspec.json.decode(data, type=Report))
+        self.told.append(msgspec.json.decode(data, type=AttemptReport))
 
     def work(self, call: str, *, effects: str = "none", timeout_s: float | None = None, **more: Any) -> PlacedWork:
         python_more = {name: more.pop(name) for name in ("code",) if name in more}
@@ -112,7 +112,7 @@ class Station:
         kept = self.attempts.perform(encode(work))
         if kept:
             assert self.told[-1].kept
-            end = msgspec.json.decode(kept, type=Report).end
+            end = msgspec.json.decode(kept, type=AttemptReport).end
         else:
             end = self.told[-1].end
         assert end is not None

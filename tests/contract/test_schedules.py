@@ -13,7 +13,7 @@ import pytest
 from agentos.dag.define.cron import Cron
 from agentos.exceptions import NotFoundError
 from agentos.ids import WorkflowId
-from agentos.machine.slots import Passed, ScheduleState, Span
+from agentos.machine.slots import Passed, ScheduleState, SlotSpan
 from agentos.store.port import ScheduleRecord, StorePort, Waiting
 from tests.contract.backends import Backend
 from tests.contract.journals import NOON, create, new_run
@@ -48,7 +48,7 @@ def statuses(store: StorePort) -> dict[str, str]:
 
 
 def test_a_schedule_is_read_as_it_was_written(store: StorePort) -> None:
-    span = Span(after=NOON, upto=NOON + timedelta(hours=1))
+    span = SlotSpan(after=NOON, upto=NOON + timedelta(hours=1))
     passed = Passed(first=NOON, last=NOON, count=3, why="overlap")
     state = ScheduleState(upto=NOON, waiting=(span,), fired=NOON, passed=(passed,))
     record = add(store, state=state)

@@ -46,24 +46,24 @@ WantedBy=default.target
 def unit_text(argv: Sequence[str], *, environment: Mapping[str, str], environment_file: Path, needed: bool) -> str:
     """The unit that runs this very command. A file of variables that is `needed` must be there for it to start."""
     words = argv if not _UNSAFE_NAME.search(argv[0]) else ("/bin/sh", "-c", 'exec "$0" "$@"', *argv)
-    lines = [f"Environment={_quoted(f'{name}={value}')}\n" for name, value in environment.items()]
+    lines = [f"Environment={_quote(f'{name}={value}')}\n" for name, value in environment.items()]
     lines.append(f"EnvironmentFile={'' if needed else '-'}{_raw_path(environment_file)}\n")
     return _UNIT.format(
         mark=MARK,
-        command=" ".join(map(_quoted, words)),
+        command=" ".join(map(_quote, words)),
         environment="".join(lines),
         restart_s=RESTART_S,
         stop_s=STOP_S,
     )
 
 
-def _quoted(word: str) -> str:
+def _quote(word: str) -> str:
     """One word of a unit's line. `%` would begin a specifier; `$` means nothing, as the line begins with a colon."""
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
-    return f'"{"".join(one if one.isprintable() else _escaped(one) for one in escaped)}"'
+    return f'"{"".join(one if one.isprintable() else _escape(one) for one in escaped)}"'
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in character.encode())
 
 

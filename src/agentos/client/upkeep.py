@@ -36,7 +36,7 @@ from agentos.workflow.place.trust import (
     trusted_since,
 )
 from agentos.workflow.start.worker import Report, Worker, WorkerTarget
-from agentos.workflow.start.worker_figures import Durations, Survey
+from agentos.workflow.start.worker_figures import DatabaseSurvey, Durations
 from agentos.workflow.transfer import database_backup
 from agentos.workflow.transfer.database_backup import BackedUp, Progress, RestoredDatabase
 from agentos.workflow.transfer.run_copy import Imported
@@ -47,11 +47,11 @@ if TYPE_CHECKING:
     from agentos.worktree.snapshots.retention import Sizes
 
 __all__ = [
-    "STATUSES", "BackedUp", "Checkup", "Durations", "Imported", "LocalCluster", "PrunedRun", "Reaching", "Report",
-    "RestoredDatabase", "RunSize", "Stored", "Survey", "Trusted", "Worker", "back_up_database", "database_stats",
-    "doctor", "expiry_for", "find_backend", "find_reaching", "interrupted_runs", "list_trusted", "local_cluster",
-    "migrate", "parse_age", "refuse_untrusted", "restore_database", "revoke_trust", "set_aside", "settings_variables",
-    "tidy", "trust_settings", "trusted_since", "work",
+    "STATUSES", "BackedUp", "Checkup", "DatabaseSurvey", "Durations", "Imported", "LocalCluster", "PrunedRun",
+    "Reaching", "Report", "RestoredDatabase", "RunSize", "Stored", "Trusted", "Worker", "back_up_database",
+    "database_stats", "doctor", "expiry_for", "find_backend", "find_reaching", "interrupted_runs", "list_trusted",
+    "local_cluster", "migrate", "parse_age", "refuse_untrusted", "restore_database", "revoke_trust", "set_aside",
+    "settings_variables", "tidy", "trust_settings", "trusted_since", "work",
 ]  # fmt: skip
 
 

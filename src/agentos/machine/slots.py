@@ -24,7 +24,7 @@ _SLOT = "%Y%m%dT%H%MZ"
 LONGEST_NAME = MAX_ID - len("@20261119T0300Z")
 
 
-class Span(msgspec.Struct, frozen=True, kw_only=True):
+class SlotSpan(msgspec.Struct, frozen=True, kw_only=True):
     """The slots later than `after`, up to and with `upto`."""
 
     after: datetime
@@ -47,7 +47,7 @@ class ScheduleState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
     upto: datetime
     """Of every slot until then it is decided what becomes of it."""
-    waiting: tuple[Span, ...] = ()
+    waiting: tuple[SlotSpan, ...] = ()
     """Slots that will be fired one after the other, oldest first."""
     fired: datetime | None = None
     """The last one."""
@@ -55,7 +55,7 @@ class ScheduleState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """The newest last; older ones are forgotten."""
 
 
-class Decision(NamedTuple):
+class SlotDecision(NamedTuple):
     """What follows from looking at a schedule."""
 
     state: ScheduleState
@@ -63,7 +63,7 @@ class Decision(NamedTuple):
     """The slot to fire now: together with storing the state, or not at all."""
 
 
-def decide_slots(cron: Cron, state: ScheduleState, now: datetime, *, busy: bool) -> Decision:
+def decide_slots(cron: Cron, state: ScheduleState, now: datetime, *, busy: bool) -> SlotDecision:
     """What becomes of the slots that are due. `busy`: the run of the last one has not ended.
 
     An equal state, and nothing to fire, where there is nothing to store.
@@ -72,13 +72,13 @@ def decide_slots(cron: Cron, state: ScheduleState, now: datetime, *, busy: bool)
     if newest is not None:
         state = _take_in(cron, state, newest, now, busy=busy)
     if busy or not state.waiting:
-        return Decision(state, None)
+        return SlotDecision(state, None)
     span, *later = state.waiting
     slot, following = [*islice(slots_between(cron, span.after, span.upto), 2), None, None][:2]
     if following is not None:
-        later = [Span(after=slot or span.after, upto=span.upto), *later]
+        later = [SlotSpan(after=slot or span.after, upto=span.upto), *later]
     state = msgspec.structs.replace(state, waiting=tuple(later), fired=slot or state.fired)
-    return Decision(state, slot)
+    return SlotDecision(state, slot)
 
 
 def _take_in(cron: Cron, state: ScheduleState, newest: datetime, now: datetime, *, busy: bool) -> ScheduleState:
@@ -90,10 +90,10 @@ def _take_in(cron: Cron, state: ScheduleState, newest: datetime, now: datetime, 
         first = fresh or (newest if cron.catch_up == "last" else None)
         if first is not None and cron.overlap == "skip":
             first = newest
-        missed = Span(after=begin, upto=newest if first is None else first - timedelta(seconds=1))
+        missed = SlotSpan(after=begin, upto=newest if first is None else first - timedelta(seconds=1))
         if next(slots_between(cron, missed.after, missed.upto), None) is not None:
             state, begin = _pass_by(cron, state, missed, "missed"), missed.upto
-    due = Span(after=begin, upto=newest)
+    due = SlotSpan(after=begin, upto=newest)
     if begin >= newest:
         pass
     elif cron.overlap == "skip" and (busy or state.waiting):
@@ -103,13 +103,13 @@ def _take_in(cron: Cron, state: ScheduleState, newest: datetime, now: datetime, 
     return msgspec.structs.replace(state, upto=newest)
 
 
-def _let_wait(state: ScheduleState, due: Span) -> ScheduleState:
+def _let_wait(state: ScheduleState, due: SlotSpan) -> ScheduleState:
     *others, last = state.waiting or (due,)
-    joined = (Span(after=last.after, upto=due.upto),) if last.upto >= due.after else (last, due)
+    joined = (SlotSpan(after=last.after, upto=due.upto),) if last.upto >= due.after else (last, due)
     return msgspec.structs.replace(state, waiting=(*others, *joined))
 
 
-def _pass_by(cron: Cron, state: ScheduleState, span: Span, why: Literal["overlap", "missed"]) -> ScheduleState:
+def _pass_by(cron: Cron, state: ScheduleState, span: SlotSpan, why: Literal["overlap", "missed"]) -> ScheduleState:
     slots = list(islice(slots_between(cron, span.after, span.upto), MOST))
     latest = last_slot(cron, span.after, span.upto) or slots[-1]
     passed = Passed(first=slots[0], last=latest, count=len(slots), why=why)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 from agentos import __version__
-from agentos.client.upkeep import STATUSES, Durations, Survey
+from agentos.client.upkeep import STATUSES, DatabaseSurvey, Durations
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 ATTEMPT_ENDS = ("complete", "failed", "failed_safe", "cancelled", "retrying", "suspended")
@@ -16,7 +16,7 @@ RUN_ENDS = ("complete", "failed", "aborted", "waiting", "paused", "drained")
 Labels = Mapping[str, str]
 
 
-def metrics_text(survey: Survey) -> str:
+def metrics_text(survey: DatabaseSurvey) -> str:
     """All metrics of a worker. Series that a dashboard waits for are there from the start, at 0."""
     work, counted = survey.work, survey.figures
     age_s = 0.0 if work.oldest_due is None else max(0.0, (datetime.now(UTC) - work.oldest_due).total_seconds())

@@ -139,7 +139,7 @@ PRUNED_AT_ONCE = 500
 """Runs whose checkpoints are pruned in one transaction: others do not wait for long."""
 
 
-def batched(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
+def batches(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
     """The items in order, so many at a time."""
     return (items[start : start + most] for start in range(0, len(items), most))
 

@@ -34,7 +34,7 @@ class Listed(NamedTuple):
             left = INCOMPLETE if progress.left is None else progress.left
         return Listed(progress.asked if progress.asked != self.asked else None, left if left != self.left else None)
 
-    def updated(self, news: Listed) -> Listed:
+    def merge(self, news: Listed) -> Listed:
         return Listed(self.asked if news.asked is None else news.asked, self.left if news.left is None else news.left)
 
 
@@ -52,11 +52,11 @@ def questions_from(
     for _, some in groupby(rows, key=lambda row: (row[0], row[width - 2 : width])):
         theirs = list(some)
         run = record_from(theirs[0][:width])
-        found.append(RunQuestions(run=run, asked=_asked(run.workflow_id, [row[width:] for row in theirs])))
+        found.append(RunQuestions(run=run, asked=_open_questions(run.workflow_id, [row[width:] for row in theirs])))
     return found
 
 
-def _asked(workflow_id: WorkflowId, rows: Sequence[Sequence[Any]]) -> tuple[DecisionRequired, ...] | None:
+def _open_questions(workflow_id: WorkflowId, rows: Sequence[Sequence[Any]]) -> tuple[DecisionRequired, ...] | None:
     asked: list[DecisionRequired] = []
     for seq, *columns, before in rows:
         if seq == 0 or columns[0] is None:

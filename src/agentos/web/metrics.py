@@ -63,7 +63,7 @@ class MetricsServer:
                     head = await _read_head(reader)
                 status, kind, body = await _response(worker, head)
                 async with asyncio.timeout(PATIENCE_S):
-                    writer.write(_encoded(status, kind, body, is_head=head is not None and head.method == "HEAD"))
+                    writer.write(_encode(status, kind, body, is_head=head is not None and head.method == "HEAD"))
                     await writer.drain()
                     if writer.can_write_eof():
                         writer.write_eof()
@@ -124,7 +124,7 @@ async def _response(worker: Worker, head: _Head | None) -> tuple[HTTPStatus, str
     return HTTPStatus.NOT_FOUND, _PLAIN, "There are /healthz and /metrics.\n"
 
 
-def _encoded(status: HTTPStatus, kind: str, body: str, *, is_head: bool) -> bytes:
+def _encode(status: HTTPStatus, kind: str, body: str, *, is_head: bool) -> bytes:
     content = body.encode()
     lines = [
         f"HTTP/1.1 {status.value} {status.phrase}",

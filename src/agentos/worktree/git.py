@@ -212,7 +212,7 @@ def find_repository(directory: Path) -> Repository:
 
     One git call; none where this process has asked before, and nothing has changed since that git would go by.
     """
-    layout = read_layout(directory, _told())
+    layout = read_layout(directory, _git_environment())
     try:
         return _ask_for_repository(directory) if layout is None else _remembered_repository(directory, layout)
     except _ChangedMeanwhileError:
@@ -221,7 +221,7 @@ def find_repository(directory: Path) -> Repository:
 
 def find_origin(repository: Repository) -> str:
     """Where the remote `origin` is; empty where there is none. Remembered in the same way. GitError."""
-    layout = read_layout(repository.root, _told())
+    layout = read_layout(repository.root, _git_environment())
     try:
         return _ask_for_origin(repository) if layout is None else _remembered_origin(repository, layout)
     except _ChangedMeanwhileError:
@@ -235,7 +235,7 @@ class _ChangedMeanwhileError(Exception):
 @lru_cache(maxsize=64)
 def _remembered_repository(directory: Path, layout: Layout) -> Repository:
     found = _ask_for_repository(directory)
-    if read_layout(directory, _told()) != layout:
+    if read_layout(directory, _git_environment()) != layout:
         raise _ChangedMeanwhileError
     return found
 
@@ -243,12 +243,12 @@ def _remembered_repository(directory: Path, layout: Layout) -> Repository:
 @lru_cache(maxsize=64)
 def _remembered_origin(repository: Repository, layout: Layout) -> str:
     origin = _ask_for_origin(repository)
-    if read_layout(repository.root, _told()) != layout:
+    if read_layout(repository.root, _git_environment()) != layout:
         raise _ChangedMeanwhileError
     return origin
 
 
-def _told() -> dict[str, str]:
+def _git_environment() -> dict[str, str]:
     """What git goes by of our environment: its own variables, where it is, and where the user's settings are."""
     kept = ("PATH", "HOME", "XDG_CONFIG_HOME")
     return {name: value for name, value in clean_env(os.environ).items() if name in kept or name.startswith("GIT_")}

@@ -16,7 +16,7 @@ from agentos.ids import TaskId
 from agentos.machine import events as ev
 from agentos.render.metrics_text import metrics_text
 from agentos.store.stats import HeldRun, Workload, make_workload
-from agentos.workflow.start.worker_figures import MOST_MODELS, OTHER, Durations, Survey, WorkerFigures, add_up
+from agentos.workflow.start.worker_figures import MOST_MODELS, OTHER, DatabaseSurvey, Durations, WorkerFigures, add_up
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 FAILURE = ev.TaskFailure(type="ValueError", text="no")
@@ -40,13 +40,13 @@ def ended(kind: Any, **more: Any) -> ev.Event:
     return event
 
 
-def survey(figures: WorkerFigures, work: Workload) -> Survey:
-    return Survey(
+def survey(figures: WorkerFigures, work: Workload) -> DatabaseSurvey:
+    return DatabaseSurvey(
         figures=figures, work=work, readable=1, unreadable=0, driven=0, limit=4, oldest_drive_s=0.0, look_age_s=None
     )
 
 
-def samples(told: Survey) -> dict[tuple[str, str], float]:
+def samples(told: DatabaseSurvey) -> dict[tuple[str, str], float]:
     return {
         (sample.name, ",".join(sample.labels.values())): sample.value
         for family in text_string_to_metric_families(metrics_text(told))

@@ -170,14 +170,14 @@ def command(
     how |= {"workflows": workflows, "labels": labels, "queues": queues}
     serving: list[asyncio.Task[None]] = []
 
-    def started(worker: Worker) -> None:
+    def begin(worker: Worker) -> None:
         _catch_signals(worker)
         if server is not None:
             serving.append(asyncio.ensure_future(server.serve(worker)))
             say(f"Figures: {server.url}/metrics, health: {server.url}/healthz")
 
     try:
-        unread = asyncio.run(upkeep.work(repos or (None,), started=started, once=once, **how))
+        unread = asyncio.run(upkeep.work(repos or (None,), started=begin, once=once, **how))
     finally:
         if server is not None:
             server.close()

@@ -207,7 +207,7 @@ class JournalWriter:
         written = self._wrote("append_all" if more else "append", (*arguments, *more))
         if not written and not self._stands(lease, after, None if rows else revision or 0):
             return None
-        self.listed[lease.workflow_id] = listed.updated(news)
+        self.listed[lease.workflow_id] = listed.merge(news)
         return after
 
     def short_batch(

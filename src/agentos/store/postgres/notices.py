@@ -18,7 +18,7 @@ from psycopg import sql
 
 from agentos.exceptions import AgentosError
 from agentos.store.postgres.driver import FIRST_PAUSE_S, LONGEST_PAUSE_S
-from agentos.store.postgres.pool import Connection, Pool, Shared, shared_by
+from agentos.store.postgres.pool import Connection, Pool, Shared, share_within
 
 log = logging.getLogger("agentos")
 
@@ -97,7 +97,7 @@ class Notices:
 @cache
 def _notices_of(process: int) -> Shared[Notices]:
     """One listener for each pool of a process, as long as a store wants it, and a while longer."""
-    return shared_by(process, Notices.close)
+    return share_within(process, Notices.close)
 
 
 class Seen(NamedTuple):

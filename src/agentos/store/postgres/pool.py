@@ -379,7 +379,7 @@ class _Held(Generic[T]):
         self.users = 0
 
 
-def shared_by(process: int, close: Callable[[T], None], rest: Callable[[T], None] = lambda _: None) -> Shared[T]:
+def share_within(process: int, close: Callable[[T], None], rest: Callable[[T], None] = lambda _: None) -> Shared[T]:
     """What the stores of a process share, until it ends. A forked child begins with nothing: it must not write to its
     parent's sockets, and somebody may have held a lock at that moment."""
     shared = Shared(close, rest)
@@ -394,7 +394,7 @@ def shared_by(process: int, close: Callable[[T], None], rest: Callable[[T], None
 
 @cache
 def _pools_of(process: int) -> Shared[Pool]:
-    return shared_by(process, Pool.close, Pool.rest)
+    return share_within(process, Pool.close, Pool.rest)
 
 
 def acquire_pool(address: Address, *, lazy_commits: bool) -> Pool:

@@ -32,7 +32,7 @@ from agentos.store.journal_reader import (
     JournalHead,
     JournalReader,
     RunReader,
-    batched,
+    batches,
     keeps_too_few,
     listed_as,
 )
@@ -509,7 +509,7 @@ class PostgresStore(RunReader):
     def prune_runs(self, workflow_ids: Sequence[WorkflowId], keep: int) -> list[PrunedRun]:
         if keep < 1:
             raise keeps_too_few(keep)
-        return [one for some in batched(workflow_ids, PRUNED_AT_ONCE) for one in self._prune_some(some, keep)]
+        return [one for some in batches(workflow_ids, PRUNED_AT_ONCE) for one in self._prune_some(some, keep)]
 
     @verb
     def _prune_some(self, workflow_ids: Sequence[WorkflowId], keep: int) -> list[PrunedRun]:

@@ -33,7 +33,7 @@ from agentos.store.journal_reader import (
     JournalReader,
     Queries,
     RunReader,
-    batched,
+    batches,
     keeps_too_few,
     listed_as,
 )
@@ -346,7 +346,7 @@ class SqliteStore(RunReader):
         if news.left is not None:
             self._connection.execute(_Q["delete_task_left"], (no,))
             self._connection.executemany(_Q["insert_task_left"], [(no, status) for status in news.left])
-        return before.updated(news)
+        return before.merge(news)
 
     def _find_again(
         self, known: dict[WorkflowId, JournalHead], workflow_id: WorkflowId, after: JournalHead
@@ -517,7 +517,7 @@ class SqliteStore(RunReader):
         no = (known or self._journal.head(workflow_id)).no
         if self._connection.execute(_Q["count_checkpoints"], (no,)).fetchone()[0] <= keep:
             return 0
-        with self._unhurried():
+        with self._write_unhurried():
             deleted = self._connection.execute(_Q["prune_checkpoints"], (no, keep)).rowcount
             crashpoints.reach("prune.inside")
         return deleted
@@ -525,12 +525,12 @@ class SqliteStore(RunReader):
     def prune_runs(self, workflow_ids: Sequence[WorkflowId], keep: int) -> list[PrunedRun]:
         if keep < 1:
             raise keeps_too_few(keep)
-        return [one for some in batched(workflow_ids, PRUNED_AT_ONCE) for one in self._prune_some(some, keep)]
+        return [one for some in batches(workflow_ids, PRUNED_AT_ONCE) for one in self._prune_some(some, keep)]
 
     @verb
     def _prune_some(self, workflow_ids: Sequence[WorkflowId], keep: int) -> list[PrunedRun]:
         run, pruned = self._connection, list[PrunedRun]()
-        with self._unhurried():
+        with self._write_unhurried():
             for workflow_id in workflow_ids:
                 for no, count in run.execute(_Q["count_checkpoints_of"], (workflow_id,)).fetchall():
                     deleted = run.execute(_Q["prune_checkpoints"], (no, keep)).rowcount if count > keep else 0
@@ -539,7 +539,7 @@ class SqliteStore(RunReader):
         return pruned
 
     @contextmanager
-    def _unhurried(self) -> Iterator[None]:
+    def _write_unhurried(self) -> Iterator[None]:
         """A write that is not worth waiting for the disk: what a power failure brings back is pruned again."""
         self._connection.execute("PRAGMA synchronous = NORMAL")
         try:

@@ -32,10 +32,10 @@ from agentos.secrets import Masker
 from agentos.store.holder import boot_clock
 from agentos.tasks.attempt import AttemptSpec, ChildProcess, Mark, Stream
 from agentos.tasks.cluster.wire import (
+    AttemptReport,
     ChildWord,
     PlacedResult,
     PlacedWork,
-    Report,
     encode,
     fill_in_secrets,
     folder_there,
@@ -118,18 +118,18 @@ class Reports(Replies):
 
     def send(self, reply: Reply) -> None:
         if reply.step is not None:
-            self.report(Report(handle=self.handle, step=reply.step))
+            self.report(AttemptReport(handle=self.handle, step=reply.step))
         elif not reply.ended:
-            self.report(Report(handle=self.handle, progress=reply.progress))
+            self.report(AttemptReport(handle=self.handle, progress=reply.progress))
 
-    def report(self, report: Report) -> None:
+    def report(self, report: AttemptReport) -> None:
         data = memoryview(encode(report) + b"\n")
         with self._reports_lock, suppress(BrokenPipeError):
             while data:
                 data = data[os.write(self._reports_fd, data) :]
 
 
-class _Host:
+class _ChildHost:
     """What a shell command's performer asks, answered here: its start is durable already."""
 
     def __init__(self, reports: Reports) -> None:
@@ -184,7 +184,7 @@ class _Log:
         self._reports = reports
 
     def write(self, stream: Stream, data: bytes) -> None:
-        self._reports.report(Report(handle=self._reports.handle, stream=stream, data=bytes(data)))
+        self._reports.report(AttemptReport(handle=self._reports.handle, stream=stream, data=bytes(data)))
 
     def sync(self) -> None:
         pass
@@ -214,7 +214,7 @@ def _perform(work: PlacedWork, reports: Reports, control: Control) -> PlacedResu
         os.chdir(folder_there(work.cwd))
         if work.python is not None:
             return _perform_python(work, reports, control, masker, began)
-        return _stored(asyncio.run(_perform_shell(work, reports, masker)), began)
+        return _placed_result(asyncio.run(_perform_shell(work, reports, masker)), began)
     except Exception as error:
         return PlacedResult(error=failure_of(error), took_ms=milliseconds_since(began))
     finally:
@@ -232,9 +232,11 @@ def _perform_python(work: PlacedWork, reports: Reports, control: Control, masker
     if reply.error is None and not masker:
         return _result_of(reply.output, reply.left, began)
     if reply.error is None:
-        return _stored(masked_outcome(success_outcome(reply.output, reply.left, began), work.task_id, masker), began)
+        return _placed_result(
+            masked_outcome(success_outcome(reply.output, reply.left, began), work.task_id, masker), began
+        )
     failed = AttemptResult(error=reply.error, retryable=reply.retryable)
-    return _stored(masked_outcome(failed, work.task_id, masker), began)
+    return _placed_result(masked_outcome(failed, work.task_id, masker), began)
 
 
 def _result_of(output: Raw, left: ContextAdditions, began: float) -> PlacedResult:
@@ -267,12 +269,12 @@ async def _perform_shell(work: PlacedWork, reports: Reports, masker: Masker) -> 
         masker=masker,
         log=_Log(reports),
     )
-    performing = asyncio.create_task(ShellPerformer(Supervisor(DaemonThreads(), Spawner()))(spec, _Host(reports)))
+    performing = asyncio.create_task(ShellPerformer(Supervisor(DaemonThreads(), Spawner()))(spec, _ChildHost(reports)))
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, performing.cancel)
     return masked_outcome(await performing, work.task_id, masker)
 
 
-def _stored(result: AttemptResult, began: float) -> PlacedResult:
+def _placed_result(result: AttemptResult, began: float) -> PlacedResult:
     return PlacedResult(
         output=result.output,
         messages=result.messages,
@@ -313,7 +315,7 @@ def main() -> None:
             with suppress(Exception):
                 stream.flush()
         leaves = not work.reusable or control.was_asked
-        reports.report(Report(handle=work.handle, end=result, leaves=leaves))
+        reports.report(AttemptReport(handle=work.handle, end=result, leaves=leaves))
         if leaves:
             os._exit(0)  # threads the function left behind do not hold the attempt
 

@@ -25,8 +25,8 @@ from agentos.ids import WorkflowId
 from agentos.machine.inputs import AttemptResult
 from agentos.tasks.attempt import AttemptHost, AttemptSpec, Mark, Stream
 from agentos.tasks.cluster.cluster_settings import SCHEDULER_VARIABLE, ClusterSettings
-from agentos.tasks.cluster.link import ClusterLink, Ending, Placed
-from agentos.tasks.cluster.wire import PROTOCOL, PlacedResult, PlacedWork, Report, encode
+from agentos.tasks.cluster.link import ClusterLink, Placed, PlacedEnding
+from agentos.tasks.cluster.wire import PROTOCOL, AttemptReport, PlacedResult, PlacedWork, encode
 from agentos.tasks.failures import plain_failure
 from agentos.tasks.masking import capture_of
 from agentos.tasks.outcomes import AttemptFailed, failure_outcome, milliseconds_since
@@ -66,10 +66,10 @@ class DaskRunner:
         except AgentosError as error:
             return AttemptResult(error=plain_failure(error), retryable=False)
         except asyncio.CancelledError:
-            return _cancelled()
+            return _cancellation()
         effects = work.asks_leave
         work = msgspec.structs.replace(work, driver=link.topic, asks_leave=effects or link.repeats)
-        attempt = _Attempt(spec, host)
+        attempt = _PlacedAttempt(spec, host)
         placed = Placed(
             spec.handle,
             encode(work),
@@ -108,7 +108,7 @@ class DaskRunner:
             return self._link
         if self._opening is None:
             self._link = None  # the one before still has to say what became of attempts
-            self._opening = asyncio.create_task(self._opened())
+            self._opening = asyncio.create_task(self._connect())
             self._opening.add_done_callback(self._forget_opening)
         return await asyncio.shield(self._opening)
 
@@ -117,7 +117,7 @@ class DaskRunner:
         if not opening.cancelled():
             opening.exception()  # whoever waited has it
 
-    async def _opened(self) -> ClusterLink:
+    async def _connect(self) -> ClusterLink:
         if self._settings.untrusted:
             raise UntrustedSettingsError(self._settings.untrusted)
         if not self._settings.dask.scheduler:
@@ -164,26 +164,26 @@ def _work_of(spec: AttemptSpec, settings: ClusterSettings) -> PlacedWork:
     )
 
 
-class _Attempt:
+class _PlacedAttempt:
     """The drive's end of an attempt: brings what the link is told into the drive's loop."""
 
     def __init__(self, spec: AttemptSpec, host: AttemptHost) -> None:
         self._spec, self._host = spec, host
         self._loop = asyncio.get_running_loop()
-        self.ended: asyncio.Future[Ending] = self._loop.create_future()
+        self.ended: asyncio.Future[PlacedEnding] = self._loop.create_future()
         self.answer_with: Callable[[Any], None] = lambda _: None
-        self._told: deque[Report | Ending] = deque()
+        self._told: deque[AttemptReport | PlacedEnding] = deque()
         self._scheduled = False
         self._captures: dict[Stream, Capture] = {}
         self._steps: set[asyncio.Task[None]] = set()
 
-    def take(self, report: Report) -> None:
+    def take(self, report: AttemptReport) -> None:
         self._bring(report)
 
-    def end(self, ending: Ending) -> None:
+    def end(self, ending: PlacedEnding) -> None:
         self._bring(ending)
 
-    def _bring(self, told: Report | Ending) -> None:
+    def _bring(self, told: AttemptReport | PlacedEnding) -> None:
         self._told.append(told)
         if not self._scheduled:
             self._scheduled = True
@@ -195,7 +195,7 @@ class _Attempt:
         self._scheduled = False
         while self._told:
             told = self._told.popleft()
-            if isinstance(told, Ending):
+            if isinstance(told, PlacedEnding):
                 if not self.ended.done():
                     self.ended.set_result(told)
             elif told.step is not None:
@@ -220,7 +220,7 @@ class _Attempt:
             capture.close()
 
 
-def _result_of(ending: Ending, began: float) -> AttemptResult:
+def _result_of(ending: PlacedEnding, began: float) -> AttemptResult:
     took_ms = milliseconds_since(began)
     match ending.what:
         case "ended":
@@ -237,10 +237,10 @@ def _result_of(ending: Ending, began: float) -> AttemptResult:
         case "refused":
             return AttemptResult(error=plain_failure(AttemptError(ending.why)), retryable=False, cut_off=ending.begun)
         case "cancelled":
-            return _cancelled()
+            return _cancellation()
 
 
-def _cancelled() -> AttemptResult:
+def _cancellation() -> AttemptResult:
     error = TaskCancelledError("the attempt was cancelled and its processes were ended")
     return AttemptResult(error=plain_failure(error), retryable=False, cancelled=True)
 

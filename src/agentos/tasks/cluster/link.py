@@ -1,7 +1,7 @@
 """One connection to a scheduler, on a thread of its own: a busy drive must not let the leases of its attempts run out.
 
-What it promises of each attempt is one `Ending`: what the worker told, or that the attempt is lost. Of one with effects
-that is said only once nothing of it can be at work any more: its worker confirmed it, or its lease has run out.
+What it promises of each attempt is one `PlacedEnding`: what the worker told, or that the attempt is lost. Of one with
+effects that is said only once nothing of it can be at work any more: its worker confirmed it, or its lease has run out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from agentos.exceptions import AttemptError, ClusterUnavailableError, WorkflowCo
 from agentos.extras import import_extra
 from agentos.tasks.cluster import worker as there
 from agentos.tasks.cluster.cluster_settings import ClusterSettings, DaskSettings, refuse_address
-from agentos.tasks.cluster.wire import PROTOCOL, PlacedResult, Report, Word, encode
+from agentos.tasks.cluster.wire import PROTOCOL, AttemptReport, PlacedResult, Word, encode
 from agentos.tasks.python.child import StepAnswer
 
 log = logging.getLogger("agentos")
@@ -46,7 +46,7 @@ _TLS_FILES = (
 What = Literal["ended", "lost", "put_off", "unreachable", "refused", "cancelled"]
 
 
-class Ending(NamedTuple):
+class PlacedEnding(NamedTuple):
     """How an attempt ended, as far as its driver can tell."""
 
     what: What
@@ -66,8 +66,8 @@ class Placed:
         *,
         effects: bool,
         asks_leave: bool,
-        told: Callable[[Report], None],
-        ended: Callable[[Ending], None],
+        told: Callable[[AttemptReport], None],
+        ended: Callable[[PlacedEnding], None],
     ) -> None:
         self.handle, self.work, self.resources, self.effects = handle, work, dict(resources), effects
         self.asks_leave = asks_leave
@@ -82,7 +82,7 @@ class Placed:
         self.cancelling = False
         self.over = False
 
-    def settle(self, ending: Ending) -> None:
+    def settle(self, ending: PlacedEnding) -> None:
         if not self.over:
             self.over = True
             self._ended(ending)
@@ -200,7 +200,7 @@ class ClusterLink:
     async def _run(self, opened: Callable[[BaseException | None], None]) -> None:
         self._loop, self._closing = asyncio.get_running_loop(), asyncio.Event()
         try:
-            self._client = await self._connected()
+            self._client = await self._connect()
             self.repeats = await self._allowed_failures() != 0
             self.topic = self._client.id  # the scheduler forgets what was told under it, once we are gone
             self._client.subscribe_topic(self.topic, self._take)
@@ -218,7 +218,7 @@ class ClusterLink:
             self._client.unsubscribe_topic(self.topic)  # else the scheduler tells a client that has gone
             await asyncio.wait_for(self._client.close(), _CLOSE_S / 2)
 
-    async def _connected(self) -> Any:
+    async def _connect(self) -> Any:
         where, until = self._settings.scheduler, monotonic() + self._settings.patience_s
         try:
             client = await make_client(self._settings, max(1.0, self._settings.patience_s))
@@ -279,7 +279,7 @@ class ClusterLink:
 
     def _enqueue(self, placed: Placed) -> None:
         if self.broken:
-            placed.settle(Ending("put_off", self.broken))
+            placed.settle(PlacedEnding("put_off", self.broken))
             return
         self._placed[placed.handle] = placed
         if not self._queued:
@@ -321,7 +321,7 @@ class ClusterLink:
         if not isinstance(data, bytes):
             return  # the scheduler's own words about this client
         try:
-            report = typed.decode(data, Report)
+            report = typed.decode(data, AttemptReport)
         except msgspec.DecodeError:
             return
         placed = self._placed.get(report.handle)
@@ -331,13 +331,13 @@ class ClusterLink:
         elif report.began:
             self._take_begin(placed, report)
         elif report.end is not None:
-            self._settle(placed, Ending("ended", result=report.end, begun=True))
+            self._settle(placed, PlacedEnding("ended", result=report.end, begun=True))
         elif report.kept:
             self._background(self._fetch(placed))
         elif not placed.over:
             placed.told(report)
 
-    def _take_begin(self, placed: Placed, report: Report) -> None:
+    def _take_begin(self, placed: Placed, report: AttemptReport) -> None:
         if report.began == placed.execution:
             return
         if placed.execution or placed.cancelling:
@@ -357,11 +357,11 @@ class ClusterLink:
     async def _fetch(self, placed: Placed) -> None:
         try:
             data = await placed.future
-            report = typed.decode(data, Report)
+            report = typed.decode(data, AttemptReport)
         except Exception as error:
             self._lose(placed, f"its result was lost: {type(error).__name__}")
             return
-        self._settle(placed, Ending("ended", result=report.end, begun=True))
+        self._settle(placed, PlacedEnding("ended", result=report.end, begun=True))
 
     def _say(self, placed: Placed, word: Word) -> None:
         if placed.worker not in self._words:
@@ -404,7 +404,7 @@ class ClusterLink:
             # One without effects need not have said yet that it had begun.
             self._lose(placed, f"worker {placed.worker or 'of the cluster'} died", begun=True)
             return
-        self._settle(placed, Ending("refused", f"{type(error).__name__}: {error}", begun=bool(placed.execution)))
+        self._settle(placed, PlacedEnding("refused", f"{type(error).__name__}: {error}", begun=bool(placed.execution)))
 
     def _lose(self, placed: Placed, why: str, *, begun: bool = False) -> None:
         """It will not end by itself any more. What may have effects is said to be lost only once it cannot be at
@@ -414,7 +414,7 @@ class ClusterLink:
         placed.settling = True
         granted = self._granted.get(placed.worker)
         what: What = "cancelled" if placed.cancelling else "lost" if placed.execution or begun else "put_off"
-        ending = Ending(what, why, begun=bool(placed.execution))
+        ending = PlacedEnding(what, why, begun=bool(placed.execution))
         left_s = 0.0
         if placed.execution and placed.effects and granted is not None:
             left_s = max(0.0, granted.until + _MARGIN_S - monotonic())
@@ -424,7 +424,7 @@ class ClusterLink:
         else:
             self._settle(placed, ending)
 
-    def _settle(self, placed: Placed, ending: Ending) -> None:
+    def _settle(self, placed: Placed, ending: PlacedEnding) -> None:
         self._placed.pop(placed.handle, None)
         if ending.what != "ended":
             self._gone[placed.handle] = None
@@ -451,7 +451,7 @@ class ClusterLink:
         confirmed = await self._end_at(placed.worker, [placed.handle])
         if placed.handle in confirmed:
             await asyncio.sleep(0)
-            self._settle(placed, Ending("cancelled", begun=True))
+            self._settle(placed, PlacedEnding("cancelled", begun=True))
         else:
             self._lose(placed, "cancelled")
 
@@ -516,7 +516,7 @@ class ClusterLink:
                 continue
             since = self._without[placed.handle] = without.get(placed.handle, now)
             if now - since >= self._settings.patience_s:
-                self._settle(placed, Ending("unreachable", _why_none(placed, workers, self._settings.scheduler)))
+                self._settle(placed, PlacedEnding("unreachable", _why_none(placed, workers, self._settings.scheduler)))
 
 
 def _why_unable(answer: object) -> str:

@@ -47,7 +47,7 @@ def local_cluster(workers: int, threads: int, resources: Mapping[str, float]) ->
         files = dict.fromkeys(("tls_client_cert", "tls_scheduler_cert", "tls_worker_cert"), cert)
         files |= dict.fromkeys(("tls_client_key", "tls_scheduler_key", "tls_worker_key"), key)
         security = distributed.Security(tls_ca_file=cert, require_encryption=True, **files)
-        with _started(distributed, workers, threads, resources, security) as address:
+        with _start(distributed, workers, threads, resources, security) as address:
             variables = {
                 SCHEDULER_VARIABLE: address,
                 f"{_TLS}CA_FILE": cert,
@@ -66,7 +66,7 @@ def _write(path: Path, text: str) -> str:
 
 
 @contextlib.contextmanager
-def _started(
+def _start(
     distributed: Any, workers: int, threads: int, resources: Mapping[str, float], security: Any
 ) -> Iterator[str]:
     import dask.config

@@ -74,7 +74,7 @@ class PlacedResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     took_ms: float = 0.0
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class AttemptReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a worker tells a driver about one attempt: one of these."""
 
     handle: str
@@ -156,18 +156,18 @@ def fill_in_secrets(work: PlacedWork, source: SecretSource = ENVIRONMENT) -> Pla
     command = fill(work.command) if isinstance(work.command, str) else tuple(map(fill, work.command))
     python = work.python
     if python is not None:
-        arguments = _filled(decode_value(python.arguments), fill)
+        arguments = _fill(decode_value(python.arguments), fill)
         python = msgspec.structs.replace(python, arguments=Raw(encode_value(arguments, around=True)))
     env = {name: fill(value) for name, value in work.env.items()}
     return msgspec.structs.replace(work, env=env, command=command, python=python)
 
 
-def _filled(value: Any, fill: Callable[[str], str]) -> Any:
+def _fill(value: Any, fill: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return fill(value)
     if isinstance(value, dict):
-        return {key: _filled(one, fill) for key, one in value.items()}
-    return [_filled(one, fill) for one in value] if isinstance(value, list) else value
+        return {key: _fill(one, fill) for key, one in value.items()}
+    return [_fill(one, fill) for one in value] if isinstance(value, list) else value
 
 
 def folder_there(path: str) -> str:

@@ -29,7 +29,7 @@ from agentos.exceptions import AttemptError, AttemptLostError, OtherCodeError, T
 from agentos.secrets import Masker
 from agentos.store.holder import boot_clock
 from agentos.tasks.attempt import Mark, Stream
-from agentos.tasks.cluster.wire import PROTOCOL, ChildWord, PlacedResult, PlacedWork, Report, Word, encode
+from agentos.tasks.cluster.wire import PROTOCOL, AttemptReport, ChildWord, PlacedResult, PlacedWork, Word, encode
 from agentos.tasks.failures import plain_failure
 from agentos.tasks.outcomes import milliseconds_since
 from agentos.tasks.process.orphans import end_attempt
@@ -101,7 +101,7 @@ def _attempts_of(worker: Worker) -> WorkerAttempts:
 # --- attempts -----------------------------------------------------------------------------------------------------
 
 
-class _Attempt:
+class _WorkerAttempt:
     """One that is under way here."""
 
     def __init__(self, work: PlacedWork, data: bytes) -> None:
@@ -132,7 +132,7 @@ class WorkerAttempts:
     def __init__(self, address: str, log_event: Callable[[str, Any], None]) -> None:
         self._address, self._log_event = address, log_event
         self._lock = threading.Lock()
-        self._under_way: dict[str, _Attempt] = {}
+        self._under_way: dict[str, _WorkerAttempt] = {}
         self._ended: dict[str, None] = {}
         """Handles that are not to begin any more, oldest first."""
         self._idle: list[WorkerChild] = []
@@ -144,8 +144,8 @@ class WorkerAttempts:
         except msgspec.DecodeError:
             found = msgspec.json.decode(data)
             result = PlacedResult(error=plain_failure(_other_protocol(found.get("version", "?"))), retryable=False)
-            return self._tell_end(found["driver"], Report(handle=found["handle"], end=result))
-        attempt = _Attempt(work, data)
+            return self._tell_end(found["driver"], AttemptReport(handle=found["handle"], end=result))
+        attempt = _WorkerAttempt(work, data)
         with self._lock:
             if work.handle in self._ended or work.handle in self._under_way:
                 return b""  # it was ended before it began, or Dask has begun it twice
@@ -165,7 +165,7 @@ class WorkerAttempts:
                 del self._under_way[work.handle]
             attempt.over.set()
         crashpoints.reach("cluster.ended")
-        return self._tell_end(work.driver, Report(handle=work.handle, end=result))
+        return self._tell_end(work.driver, AttemptReport(handle=work.handle, end=result))
 
     def take(self, word: Word) -> None:
         with self._lock:
@@ -215,23 +215,23 @@ class WorkerAttempts:
         while len(self._ended) > _REMEMBERED:
             del self._ended[next(iter(self._ended))]
 
-    def _tell_begin(self, attempt: _Attempt) -> None:
+    def _tell_begin(self, attempt: _WorkerAttempt) -> None:
         """Once, and before anything else of it. Of one that needs no leave and is over at once only its end is told."""
         if not attempt.told:
             attempt.told = True
             work = attempt.work
-            began = Report(handle=work.handle, began=attempt.execution, worker=self._address, clock=boot_clock())
+            began = AttemptReport(handle=work.handle, began=attempt.execution, worker=self._address, clock=boot_clock())
             self._tell(work.driver, began)
 
-    def _tell(self, driver: str, report: Report) -> None:
+    def _tell(self, driver: str, report: AttemptReport) -> None:
         self._log_event(driver, encode(report))
 
-    def _tell_end(self, driver: str, report: Report) -> bytes:
+    def _tell_end(self, driver: str, report: AttemptReport) -> bytes:
         data = encode(report)
         if len(data) <= LARGE:
             self._log_event(driver, data)
             return b""
-        self._tell(driver, Report(handle=report.handle, kept=True))
+        self._tell(driver, AttemptReport(handle=report.handle, kept=True))
         return data
 
     def _look_after(self) -> None:
@@ -252,7 +252,7 @@ class WorkerAttempts:
 
     # --- one of them ----------------------------------------------------------------------------------------------
 
-    def _result_of(self, attempt: _Attempt) -> PlacedResult:
+    def _result_of(self, attempt: _WorkerAttempt) -> PlacedResult:
         work = attempt.work
         if work.protocol != PROTOCOL:
             return PlacedResult(error=plain_failure(_other_protocol(work.version)), retryable=False)
@@ -261,11 +261,11 @@ class WorkerAttempts:
             if attempt.why:
                 return PlacedResult(error=plain_failure(AttemptLostError("its driver did not let it begin")), lost=True)
         crashpoints.reach("cluster.begun")
-        child, result = self._performed(attempt, fresh=not work.reusable)
+        child, result = self._perform(attempt, fresh=not work.reusable)
         if result.error is not None and result.error.type == OtherCodeError.__name__ and child.used > 1:
             # It had imported the code as it was then.
             child.close()
-            child, result = self._performed(attempt, fresh=True)
+            child, result = self._perform(attempt, fresh=True)
         if not child.closed:
             child.idle_since = monotonic()
             with self._lock:
@@ -275,7 +275,7 @@ class WorkerAttempts:
             result = msgspec.structs.replace(result, warnings=(*result.warnings, told))
         return result
 
-    def _performed(self, attempt: _Attempt, *, fresh: bool) -> tuple[WorkerChild, PlacedResult]:
+    def _perform(self, attempt: _WorkerAttempt, *, fresh: bool) -> tuple[WorkerChild, PlacedResult]:
         work, began = attempt.work, perf_counter()
         with self._lock:
             child = self._idle.pop() if self._idle and not fresh else None
@@ -287,7 +287,7 @@ class WorkerAttempts:
         masker = child.masker(work.secret_names)
         out, err = self._capture("stdout", work, masker), self._capture("stderr", work, masker)
 
-        def forward(report: Report) -> None:
+        def forward(report: AttemptReport) -> None:
             self._tell_begin(attempt)  # a step is answered to whom it comes from
             self._tell(work.driver, report)
 
@@ -306,7 +306,7 @@ class WorkerAttempts:
 
     def _capture(self, stream: Stream, work: PlacedWork, masker: Masker) -> Capture:
         def tell(data: bytes) -> None:
-            self._tell(work.driver, Report(handle=work.handle, stream=stream, data=bytes(data)))
+            self._tell(work.driver, AttemptReport(handle=work.handle, stream=stream, data=bytes(data)))
 
         return Capture(lambda _: None, masker=masker, log=tell)
 
@@ -318,7 +318,7 @@ def _other_protocol(version: str) -> AttemptError:
     )
 
 
-def _cut_short(attempt: _Attempt, status: int | None, said: str, took_ms: float) -> PlacedResult:
+def _cut_short(attempt: _WorkerAttempt, status: int | None, said: str, took_ms: float) -> PlacedResult:
     timeout_s = attempt.work.definition.timeout_s
     match attempt.why:
         case "timeout":
@@ -406,8 +406,8 @@ class WorkerChild:
                 os.killpg(self._process.pid, number)
 
     def perform(
-        self, attempt: _Attempt, captures: dict[Stream, Capture], forward: Callable[[Report], None]
-    ) -> Report | None:
+        self, attempt: _WorkerAttempt, captures: dict[Stream, Capture], forward: Callable[[AttemptReport], None]
+    ) -> AttemptReport | None:
         """See an attempt through: its last report, or None where the child has ended without one."""
         work = attempt.work
         self._write(b'{"work":' + attempt.data + b"}")
@@ -435,14 +435,14 @@ class WorkerChild:
                 if monotonic() > killed_at:
                     self.signal(signal.SIGKILL)
 
-    def _read_reports(self) -> list[Report]:
+    def _read_reports(self) -> list[AttemptReport]:
         data = self._read(self._reports)
         *lines, self._rest = (self._rest + data).split(b"\n")
         reports = []
         for line in lines:
             # The function may write to any descriptor it finds; that must not disturb the worker.
             with suppress(msgspec.DecodeError):
-                reports.append(typed.decode(line, Report))
+                reports.append(typed.decode(line, AttemptReport))
         return reports
 
     def _read_stream(self, fd: int, captures: dict[Stream, Capture]) -> bool:

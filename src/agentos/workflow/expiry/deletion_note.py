@@ -40,7 +40,7 @@ class DeletionNote:
         self._opened = opened
 
     def read(self) -> list[NotedRun]:
-        """What was noted, each once. A line that was cut off is of a batch that was not begun."""
+        """What was note_of, each once. A line that was cut off is of a batch that was not begun."""
         found: dict[NotedRun, None] = {}
         for line in os.pread(self._opened, os.fstat(self._opened).st_size, 0).split(b"\n")[:-1]:
             try:
@@ -77,7 +77,7 @@ def deletion_note(database: str, *, patience_s: float = PATIENCE_S) -> Iterator[
 
 
 def settle(database: str, note: DeletionNote | None, left: Sequence[NotedRun]) -> None:
-    """All that was noted is done but for these. The note goes, or is replaced as a whole."""
+    """All that was note_of is done but for these. The note goes, or is replaced as a whole."""
     path = note_path(database)
     if note is None:
         return
@@ -133,5 +133,5 @@ def _open_alone(path: Path, patience_s: float) -> int:
         time.sleep(_POLL_S)
 
 
-def noted(run: RunRecord) -> NotedRun:
+def note_of(run: RunRecord) -> NotedRun:
     return NotedRun(run=run.workflow_id, root=run.root)

@@ -15,7 +15,7 @@ from agentos.exceptions import LeaseHeldError, NotFoundError
 from agentos.ids import WorkflowId
 from agentos.store.port import PrunedRun, RunRecord, StorePort
 from agentos.workflow.drive.logs import delete_logs, refuse_foreign
-from agentos.workflow.expiry.deletion_note import DeletionNote, NotedRun, deletion_note, has_note, noted, settle
+from agentos.workflow.expiry.deletion_note import DeletionNote, NotedRun, deletion_note, has_note, note_of, settle
 from agentos.workflow.files.retention import forget_runs_snapshots, forget_unnamed_snapshots
 from agentos.workflow.place.place import Place, known_run
 from agentos.workflow.place.run_search import reading
@@ -47,11 +47,11 @@ def delete_runs(
         left = _finish(place, store, note)
         for batch in batches(runs):
             if note is not None:
-                note.add(map(noted, batch))
-            crashpoints.reach("delete.noted")
+                note.add(map(note_of, batch))
+            crashpoints.reach("delete.note_of")
             deleted = set(store.delete_runs(batch))
             crashpoints.reach("delete.after")
-            left += _remove_files(place, [noted(run) for run in batch if run.workflow_id in deleted])
+            left += _remove_files(place, [note_of(run) for run in batch if run.workflow_id in deleted])
             gone += [run.workflow_id for run in batch if run.workflow_id in deleted]
             tell(len(gone))
             if not wanted():
@@ -97,7 +97,7 @@ def batches(runs: Iterable[RunRecord]) -> Iterator[list[RunRecord]]:
 
 
 def _finish(place: Place, store: StorePort, note: DeletionNote | None) -> list[NotedRun]:
-    """Remove the files of runs that were noted and are gone; what could not be removed now.
+    """Remove the files of runs that were note_of and are gone; what could not be removed now.
 
     One that is there was never deleted, or was begun anew since.
     """

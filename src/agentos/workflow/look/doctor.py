@@ -317,7 +317,7 @@ def _database(place: Place, settings: Settings, *, deep: bool) -> tuple[Database
             runs = store.list_runs(statuses=UNDER_WAY)
             failed = store.list_runs(statuses={"failed"}, limit=MOST_FAILED)
             findings += [*_runs([*runs, *failed], shared=place.is_shared), *_left_behind(place, store, runs)]
-            findings += _expired(place, store, settings)
+            findings += _check_retention(place, store, settings)
         finally:
             store.close()
         return size, [*findings, *(_under_another_name(place) if place.is_shared else ())]
@@ -329,7 +329,7 @@ def _database(place: Place, settings: Settings, *, deep: bool) -> tuple[Database
         return None, [*findings, _finding_from("wrong", error)]
 
 
-def _expired(place: Place, store: StorePort, settings: Settings) -> Iterator[CheckupFinding]:
+def _check_retention(place: Place, store: StorePort, settings: Settings) -> Iterator[CheckupFinding]:
     """What the setting `retention` means, and what a deletion that was killed has left."""
     if has_note(place.kept_beside):
         yield CheckupFinding(

@@ -114,7 +114,7 @@ def add_schedule(
     _refuse_bad_name(name)
     origin = encode_origin(SubmittedFrom(schedule=name))
     waiting = checked_waiting(Waiting(queue=queue, priority=priority, submitted_from=origin))
-    admitted, cron = _admitted(place, workflow, params, options, name, labels)
+    admitted, cron = _admit(place, workflow, params, options, name, labels)
     store = place.open(create=True)
     with closed_on_error(store), ScheduleOwners(place).adding():
         run = admitted.new_run(place, store, admitted.plan)
@@ -143,7 +143,7 @@ def add_schedule(
     return view
 
 
-def _admitted(
+def _admit(
     place: Place,
     workflow: Workflow,
     params: Mapping[str, Any] | None,

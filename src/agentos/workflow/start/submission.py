@@ -65,7 +65,7 @@ def submit_run(
                 next_step="Define it in a file, or use `run`.",
             )
         signers_for(admitted.plan, place.root)
-        found = submitted_from(place, admitted.plan, run.workflow_id)
+        found = submission_origin(place, admitted.plan, run.workflow_id)
         waiting = replace(waiting, submitted_from=encode_origin(found) if found != NO_ORIGIN else "")
         setting = admitted.plan.settings.queue
         existed = False
@@ -100,7 +100,7 @@ def checked_waiting(waiting: Waiting) -> Waiting:
     return waiting
 
 
-def submitted_from(place: Place, plan: Plan, workflow_id: WorkflowId) -> SubmittedFrom:
+def submission_origin(place: Place, plan: Plan, workflow_id: WorkflowId) -> SubmittedFrom:
     """What the run is about, kept; NO_ORIGIN where there is no repository."""
     if not has_file_tasks(plan):
         return SubmittedFrom(commit=head_commit(place.root))

@@ -38,7 +38,7 @@ from agentos.workflow.start.own_worktree import leave_worktree, place_submitted,
 from agentos.workflow.start.ready_run import DriveOptions, Finished, prepare_run
 from agentos.workflow.start.resume import resume_run
 from agentos.workflow.start.schedules import fire_slots
-from agentos.workflow.start.worker_figures import Survey, WorkerFigures, add_up
+from agentos.workflow.start.worker_figures import DatabaseSurvey, WorkerFigures, add_up
 
 _TRY_AGAIN = 75
 """How a driver of its own exits where somebody is in the way."""
@@ -142,7 +142,7 @@ class Worker:
         self._figures = WorkerFigures()
         self._begun_at: dict[Drive, float] = {}
         self._surveying = asyncio.Lock()
-        self._surveyed: tuple[float, Survey] | None = None
+        self._surveyed: tuple[float, DatabaseSurvey] | None = None
 
     async def work(self, *, once: bool = False) -> list[AgentosError]:
         """Adopt and drive until drained; `once`: until nothing is left to adopt.
@@ -312,7 +312,7 @@ class Worker:
             return f"it has not looked for runs for {age_s:.0f} seconds"
         return ""
 
-    async def survey(self) -> Survey:
+    async def survey(self) -> DatabaseSurvey:
         """The worker and its databases in numbers. Asked often, it tells what it found less than a second ago."""
         async with self._surveying:
             if self._surveyed is None or time.monotonic() - self._surveyed[0] >= SURVEY_S:
@@ -320,9 +320,9 @@ class Worker:
                 self._surveyed = (time.monotonic(), self._make_survey(found))
             return self._surveyed[1]
 
-    def _make_survey(self, found: Sequence[Workload | None]) -> Survey:
+    def _make_survey(self, found: Sequence[Workload | None]) -> DatabaseSurvey:
         now, readable = time.monotonic(), [one for one in found if one is not None]
-        return Survey(
+        return DatabaseSurvey(
             figures=self._figures,
             work=add_up(readable),
             readable=len(readable),

@@ -64,7 +64,7 @@ class WorkerFigures:
                 case ev.TaskSuspended():
                     self.attempts_ended["suspended"] += 1
                 case ev.TaskUsage(task_id=task_id, usage=usage):
-                    self._pay(self._known(_model_of(plan, task_id)), usage)
+                    self._pay(self._model_label(_model_of(plan, task_id)), usage)
                 case ev.WorkflowPaused(reason=reason):
                     self.runs_ended[reason if reason in ("waiting", "drained") else "paused"] += 1
                 case ev.WorkflowComplete() | ev.WorkflowFailed() | ev.WorkflowAborted():
@@ -76,7 +76,7 @@ class WorkerFigures:
         paid = self._paid[model] = self._paid.get(model, 0.0) + usage.cost_usd
         self.dollars[model] = max(self.dollars.get(model, 0.0), paid)
 
-    def _known(self, model: str) -> str:
+    def _model_label(self, model: str) -> str:
         return model if model in self._paid or len(self._paid) < MOST_MODELS else OTHER
 
 
@@ -91,7 +91,7 @@ def _model_of(plan: Plan, task_id: TaskId) -> str:
     return (agent.model or agent.agent) if agent is not None else ""
 
 
-class Survey(msgspec.Struct, frozen=True, kw_only=True):
+class DatabaseSurvey(msgspec.Struct, frozen=True, kw_only=True):
     """A worker and its databases at one moment."""
 
     figures: WorkerFigures

@@ -62,7 +62,7 @@ class Span(msgspec.Struct, frozen=True, kw_only=True):
     """None: it did not fail. Else why, in a line."""
 
 
-class _Open:
+class _Begun:
     """A span that has not ended."""
 
     __slots__ = (
@@ -70,14 +70,20 @@ class _Open:
     )  # fmt: skip
 
     def __init__(
-        self, kind: SpanKind, name: str, ids: tuple[str, str], start: datetime, parent: _Open | None, **attributes: Any
+        self,
+        kind: SpanKind,
+        name: str,
+        ids: tuple[str, str],
+        start: datetime,
+        parent: _Begun | None,
+        **attributes: Any,
     ) -> None:
         self.kind, self.name, self.start, self.parent = kind, name, start, parent
         self.trace_id, self.span_id = ids
         self.attributes = attributes
         self.events: list[SpanEvent] = []
         self.links: list[SpanLink] = []
-        self.children: dict[str, _Open] = {}
+        self.children: dict[str, _Begun] = {}
         """Those that are open."""
         self.ended = False
         if parent is not None:
@@ -119,14 +125,14 @@ class SpanFold:
         self._drive_number = 0
         self._previous: tuple[tuple[str, str], str] | None = None
         """Another span that the next run span, or drive, comes after; and how."""
-        self._run: _Open | None = None
+        self._run: _Begun | None = None
         self._runs = 0
-        self._drive: _Open | None = None
-        self._layers: dict[int, _Open] = {}
-        self._tasks: dict[TaskId, _Open] = {}
-        self._attempts: dict[TaskId, _Open] = {}
+        self._drive: _Begun | None = None
+        self._layers: dict[int, _Begun] = {}
+        self._tasks: dict[TaskId, _Begun] = {}
+        self._attempts: dict[TaskId, _Begun] = {}
         """The newest attempt of each task in this drive, ended ones included: what it paid for may be known later."""
-        self._gates: dict[GateId, _Open] = {}
+        self._gates: dict[GateId, _Begun] = {}
         self._fan_outs: dict[TaskId, TaskId] = {}
         """By the task of an item: the task that was fanned out."""
         self._ended: list[Span] = []
@@ -184,7 +190,7 @@ class SpanFold:
 
     def _begin_run(self, event: ev.Event) -> None:
         if self._run is None:
-            self._run = _Open("run", "run", self._ids.run(event.seq), event.at, None, **{"run.id": event.workflow_id})
+            self._run = _Begun("run", "run", self._ids.run(event.seq), event.at, None, **{"run.id": event.workflow_id})
             if self._runs:
                 self._run.link(self._ids.run(self._runs), "previous_run")
             self._runs = event.seq
@@ -197,7 +203,7 @@ class SpanFold:
         assert self._run is not None
         self._run.name = f"run {self._name}"
         ids = self._ids.drive(event.drive)
-        self._drive = _Open("drive", f"drive {self._name}", ids, event.at, None, drive=event.drive)
+        self._drive = _Begun("drive", f"drive {self._name}", ids, event.at, None, drive=event.drive)
         self._drive.link((self._run.trace_id, self._run.span_id), "run")
         if self._drive_number:
             self._drive.link(self._ids.drive(self._drive_number), "previous_drive")
@@ -224,7 +230,7 @@ class SpanFold:
         about: dict[str, Any] = {"gate.id": event.gate_id, "gate.kind": event.kind}
         if event.task_id is not None:
             about["task"] = event.task_id
-        gate = self._gates[event.gate_id] = _Open("gate", f"gate {event.kind}", ids, event.at, self._run, **about)
+        gate = self._gates[event.gate_id] = _Begun("gate", f"gate {event.kind}", ids, event.at, self._run, **about)
         gate.link((self._drive.trace_id, self._drive.span_id), "drive")
 
     def _close_gate(self, gate_id: GateId, at: datetime, answer: str) -> None:
@@ -238,7 +244,7 @@ class SpanFold:
         match event:
             case ev.LayerStart(layer=layer):
                 ids = self._of_drive("layer", layer, event.seq)
-                self._layers[layer] = _Open("layer", f"layer {layer}", ids, event.at, self._drive, layer=layer)
+                self._layers[layer] = _Begun("layer", f"layer {layer}", ids, event.at, self._drive, layer=layer)
             case ev.Checkpointed(layer=layer) | ev.CheckpointFailed(layer=layer):
                 if (span := self._layers.pop(layer, None)) is not None:
                     failure = event.error.in_short if isinstance(event, ev.CheckpointFailed) else None
@@ -250,7 +256,7 @@ class SpanFold:
                 task = self._open_task(task_id, event, event.layer)
                 ids = self._ids.attempt(self._drive_number, task_id, attempt, event.seq)
                 about = {"task": task_id, "attempt": attempt}
-                self._attempts[task_id] = _Open("attempt", f"attempt {task_id}", ids, event.at, task, **about)
+                self._attempts[task_id] = _Begun("attempt", f"attempt {task_id}", ids, event.at, task, **about)
             case ev.TaskSession(task_id=task_id, session=session):
                 self._open_agent(task_id, event.at, event.seq, session.agent, session.id)
             case ev.TaskUsage():
@@ -281,7 +287,7 @@ class SpanFold:
         trace_id, _ = self._ids.drive(self._drive_number)
         return trace_id, self._ids.span(about[0], self._drive_number, *about[1:])
 
-    def _open_task(self, task_id: TaskId, event: ev.Event, layer: int | None) -> _Open | None:
+    def _open_task(self, task_id: TaskId, event: ev.Event, layer: int | None) -> _Begun | None:
         """The span of the task in this drive; below that of its fan-out, where it is an item of one."""
         if task_id in self._tasks:
             return self._tasks[task_id]
@@ -291,7 +297,7 @@ class SpanFold:
         else:
             above = self._layers.get(max(self._layers, default=-1) if layer is None else layer, self._drive)
         ids = self._of_drive("task", task_id, event.seq)
-        span = self._tasks[task_id] = _Open("task", f"task {task_id}", ids, event.at, above, task=task_id)
+        span = self._tasks[task_id] = _Begun("task", f"task {task_id}", ids, event.at, above, task=task_id)
         return span
 
     def _close_task(
@@ -308,7 +314,7 @@ class SpanFold:
             cut_off = "interrupted" if end == "cut off" else None
             self._close(span, at, end, _name_failure(span, failure) if failed else cut_off)
 
-    def _open_agent(self, task_id: TaskId, at: datetime, seq: int, agent: str, session: str) -> _Open | None:
+    def _open_agent(self, task_id: TaskId, at: datetime, seq: int, agent: str, session: str) -> _Begun | None:
         """The span of the agent that performs the attempt."""
         attempt = self._attempts.get(task_id)
         if attempt is None or attempt.ended:
@@ -317,7 +323,7 @@ class SpanFold:
         if span is None:
             ids = self._of_drive("agent", task_id, attempt.attributes["attempt"], seq)
             about = {"gen_ai.operation.name": "invoke_agent", "gen_ai.agent.name": agent, "task": task_id}
-            span = _Open("agent", f"invoke_agent {agent}", ids, at, attempt, **about)
+            span = _Begun("agent", f"invoke_agent {agent}", ids, at, attempt, **about)
         if session:
             span.attributes["gen_ai.conversation.id"] = session
         return span
@@ -343,11 +349,11 @@ class SpanFold:
         about = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": call.provider, "task": event.task_id}
         about |= {"gen_ai.request.model": call.model, "gen_ai.response.model": call.answered_by or call.model}
         about |= {"gen_ai.agent.name": call.agent, "error.type": call.error}
-        span = _Open(kind, name.strip(), ids, call.started, above, **{key: one for key, one in about.items() if one})
+        span = _Begun(kind, name.strip(), ids, call.started, above, **{key: one for key, one in about.items() if one})
         _count(span, used)
         self._close(span, event.at, error=call.error or None)
 
-    def _close(self, span: _Open, at: datetime, end: str = "", error: str | None = None) -> None:
+    def _close(self, span: _Begun, at: datetime, end: str = "", error: str | None = None) -> None:
         """End a span, and what is still open below it, innermost first."""
         died = end in ("interrupted", "cut off")
         for child in list(span.children.values()):
@@ -370,14 +376,14 @@ def spans_of(events: Iterable[ev.Event], *, driven: bool) -> list[Span]:
     return spans if driven else [*spans, *fold.interrupt()]
 
 
-def _name_failure(span: _Open, failure: ev.TaskFailure | None) -> str:
+def _name_failure(span: _Begun, failure: ev.TaskFailure | None) -> str:
     if failure is None:
         return "failed"
     span.attributes["error.type"] = failure.type
     return failure.in_short
 
 
-def _count(span: _Open, used: ev.Usage) -> None:
+def _count(span: _Begun, used: ev.Usage) -> None:
     for name, amount in _amounts(used):
         span.add(name, amount)
 

@@ -106,7 +106,7 @@ def back_up(location: Location, file: Path, *, force: bool, progress: Progress) 
             os.replace(copy, file)
             _sync_folder(file.parent)
         elif not link_private(copy, file, lambda _: False):
-            raise _taken(file)
+            raise _existing_file_error(file)
     return BackedUp(path=str(database), file=str(file), bytes=file.stat().st_size, runs=len(runs), schema=schema)
 
 
@@ -179,7 +179,7 @@ def _refuse_target(database: Path, file: Path, *, force: bool) -> None:
         kind = "a symbolic link" if stat.S_ISLNK(found.st_mode) else kind
         raise RunRefusedError(f"{one_line(file)} is {kind}: nothing was written", next_step="Name a file.")
     if not force:
-        raise _taken(file)
+        raise _existing_file_error(file)
     if used := [end for end in SQLITE_FILES[1:] if os.path.lexists(f"{file}{end}")]:
         raise RunRefusedError(
             f"{one_line(file)} is a database that somebody uses: {file.name}{used[0]} lies beside it",
@@ -187,7 +187,7 @@ def _refuse_target(database: Path, file: Path, *, force: bool) -> None:
         )
 
 
-def _taken(file: Path) -> RunRefusedError:
+def _existing_file_error(file: Path) -> RunRefusedError:
     return RunRefusedError(
         f"{one_line(file)} is there already, and was left as it is", next_step="Name another file, or say --force."
     )
