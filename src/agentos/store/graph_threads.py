@@ -266,7 +266,9 @@ class GraphThreads:
             asked = ("newest_checkpoint", *line) if checkpoint is None else ("find_checkpoint", *line, checkpoint)
             for row in list(queries.rows(*asked)):
                 header = Header(*row)
-                loaded = self._load(queries, [header])[header.head]
+                loaded = self._load(queries, [header]).get(header.head)
+                if loaded is None:
+                    raise _damage(header.thread_no, "its head is not there")
                 writes = _read_writes(queries, header.thread_no, line.ns, [header.id]) if with_writes else {}
                 return StoredCheckpoint(header, loaded, writes.get(header.id, ()))
             return None
@@ -393,9 +395,7 @@ class _Values:
                 if no not in self.done:
                     self._make_one(no, numbers)
         except (KeyError, ValueError) as error:
-            raise CheckpointCorruptedError(
-                f"a checkpoint of LangGraph (thread {self._thread_no})", f"a value is missing or damaged: {error}"
-            ) from error
+            raise _damage(self._thread_no, str(error)) from error
 
     def _make_one(self, no: int, wanted: set[int]) -> None:
         way: list[int] = []
@@ -413,6 +413,14 @@ class _Values:
             cost += len(edits) + _ROW
             if no in wanted:
                 self.done[no] = _Value(Encoded(type_, bytes(content)), cost)
+
+
+def _damage(thread_no: int, why: str) -> CheckpointCorruptedError:
+    return CheckpointCorruptedError(
+        f"checkpoint of LangGraph (thread {thread_no})",
+        f"a value is missing or damaged ({why})",
+        next_step="Nothing was changed. Go on from another checkpoint of it, or put back a copy of the database.",
+    )
 
 
 def _compose(new: NewCheckpoint, before: Loaded | None) -> tuple[Loaded, list[tuple[int, int, str, bytes]]]:
