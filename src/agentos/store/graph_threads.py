@@ -161,14 +161,18 @@ class GraphThreads:
         GraphCheckpointGoneError where the parent is not there any more: nothing is stored then.
         """
         while True:
-            before = self._load_parent(line, parent, checkpoint) if parent else None
+            before = self._cache.get(line, parent)
+            if parent and before is None:
+                before = self._load_parent(line, parent, checkpoint)
             new = encode(before)
             loaded, rows = _compose(new, before)
             row = (line.ns, checkpoint, parent, loaded.no, *new.metadata)
             expected = before.no if before is not None else None
             if self._tables.write(lambda queries: _insert(queries, line, expected, row, rows)):  # noqa: B023
-                self._cache.put(loaded, instead_of=before)
+                self._cache.forget(line, parent)  # what goes on from there again reads it again
+                self._cache.put(line, checkpoint, loaded)
                 return
+            self._cache.forget(line, parent)
 
     def _load_parent(self, line: Line, parent: str, checkpoint: str) -> Loaded:
         found = self.find(line, parent, with_writes=False)
@@ -275,7 +279,7 @@ class GraphThreads:
 
         found = self._tables.read(act)
         if found is not None:
-            self._cache.put(found.loaded)
+            self._cache.put(line, found.header.id, found.loaded)
         return found
 
     def headers(self, thread: str | None = None) -> list[Header]:
@@ -321,12 +325,15 @@ class GraphThreads:
 
     def _load(self, queries: Queries, headers: Sequence[Header]) -> dict[int, Loaded]:
         """What these checkpoints of one thread consist of, by the number of the head."""
-        found = {header.head: self._cache.get(header.head) for header in headers}
-        known = {no: loaded for no, loaded in found.items() if loaded is not None}
-        if len(known) == len(found):
+        known: dict[int, Loaded] = {}
+        for header in headers:
+            cached = self._cache.get(Line(header.thread, header.ns), header.id)
+            if cached is not None and cached.no == header.head:
+                known[header.head] = cached
+        if len(known) == len(headers):
             return known
         values = _Values(queries, headers[0].thread_no)
-        heads = values.heads(no for no in found if no not in known)
+        heads = values.heads(header.head for header in headers if header.head not in known)
         values.read({no for head in heads.values() for no in head.parts.values()})
         for no, head in heads.items():
             known[no] = Loaded(no, head, {part: values.done[part] for part in (no, *head.parts.values())})
@@ -481,11 +488,10 @@ def _insert(
     if expected is None:
         no = _hold_or_add(queries, line.thread)
     else:
-        held = list(queries.rows("hold_thread", line.thread))
-        found = list(queries.rows("find_checkpoint", *line, row[2])) if held else []
-        if not found or found[0][5] != expected:
+        found = list(queries.rows("hold_parent", *line, row[2]))
+        if not found or found[0][1] != expected:
             return False
-        no = held[0][0]
+        no = found[0][0]
     queries.each("add_value", [(no, *value) for value in values])
     queries.each("put_checkpoint", [(no, *row)])
     return True
@@ -515,30 +521,33 @@ def _read_writes(queries: Queries, thread_no: int, ns: str, checkpoints: Sequenc
 
 
 class _Cache:
-    """What checkpoints consist of, the least used forgotten first. A number never means another one."""
+    """What checkpoints consist of, the least used forgotten first. Whoever takes one looks whether its number still is
+    that of the checkpoint's row: a number never means another one."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most = most_bytes
-        self._held: OrderedDict[int, Loaded] = OrderedDict()
+        self._held: OrderedDict[tuple[Line, str], Loaded] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def get(self, no: int) -> Loaded | None:
+    def get(self, line: Line, checkpoint: str) -> Loaded | None:
         with self._lock:
-            if no in self._held:
-                self._held.move_to_end(no)
-            return self._held.get(no)
+            if (line, checkpoint) in self._held:
+                self._held.move_to_end((line, checkpoint))
+            return self._held.get((line, checkpoint))
 
-    def put(self, loaded: Loaded, *, instead_of: Loaded | None = None) -> None:
+    def put(self, line: Line, checkpoint: str, loaded: Loaded) -> None:
+        self.forget(line, checkpoint)
         with self._lock:
-            for old in (loaded, instead_of):
-                if old is not None and (gone := self._held.pop(old.no, None)) is not None:
-                    self._bytes -= _size(gone)
-            self._held[loaded.no] = loaded
+            self._held[line, checkpoint] = loaded
             self._bytes += _size(loaded)
             while self._bytes > self._most:
-                _, gone = self._held.popitem(last=False)
-                self._bytes -= _size(gone)
+                self._bytes -= _size(self._held.popitem(last=False)[1])
+
+    def forget(self, line: Line, checkpoint: str) -> None:
+        with self._lock:
+            gone = self._held.pop((line, checkpoint), None)
+            self._bytes -= _size(gone) if gone is not None else 0
 
 
 def _size(loaded: Loaded) -> int:

@@ -13,6 +13,10 @@ INSERT INTO langgraph_thread (id) VALUES (?1) ON CONFLICT (id) DO NOTHING;
 -- hold_thread: its number; it is not deleted before this transaction ends
 SELECT no FROM langgraph_thread WHERE id = ?1;
 
+-- hold_parent: the number of a thread, which is not deleted before this transaction ends, and a checkpoint's head
+SELECT t.no, c.head FROM langgraph_thread AS t JOIN langgraph_checkpoint AS c ON c.thread = t.no
+WHERE t.id = ?1 AND c.ns = ?2 AND c.id = ?3;
+
 -- lock_thread: its number; nobody else writes to it before this transaction ends
 SELECT no FROM langgraph_thread WHERE id = ?1;
 

@@ -13,6 +13,10 @@ INSERT INTO $schema.langgraph_thread (scope, id) VALUES (($scope::bigint[])[1], 
 -- hold_thread: its number; it is not deleted before this transaction ends
 SELECT no FROM $schema.langgraph_thread WHERE id = $1 AND scope = ANY ($scope::bigint[]) FOR KEY SHARE;
 
+-- hold_parent: the number of a thread, which is not deleted before this transaction ends, and a checkpoint's head
+SELECT t.no, c.head FROM $schema.langgraph_thread AS t JOIN $schema.langgraph_checkpoint AS c ON c.thread = t.no
+WHERE t.id = $1 AND t.scope = ANY ($scope::bigint[]) AND c.ns = $2 AND c.id = $3 FOR KEY SHARE OF t;
+
 -- lock_thread: its number; nobody else writes to it before this transaction ends
 SELECT no FROM $schema.langgraph_thread WHERE id = $1 AND scope = ANY ($scope::bigint[]) FOR UPDATE;
 
