@@ -115,11 +115,13 @@ def _measure(opener: Opener, steps: int, threads: int, size: Callable[[], int]) 
     metrics: Metrics = {}
     with opener() as saver:
         metrics |= _timed("put", lambda: _grow(saver, ["1"], steps), steps)
-        metrics |= _timed(
-            "side", lambda: _grow(saver, [f"t{n}" for n in range(threads)], SIDE_STEPS), threads * SIDE_STEPS
-        )
     with opener():
         metrics["bytes"] = size()
+    beside = [f"beside {number}" for number in range(threads)]
+    with opener() as saver:
+        metrics |= _timed("side", lambda: _grow(saver, beside, SIDE_STEPS), threads * SIDE_STEPS)
+    with opener():
+        metrics["side_bytes"] = size() - metrics["bytes"]
     gets = []
     for _ in range(GETS):
         with opener() as cold:

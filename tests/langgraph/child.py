@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from agentos.langgraph import AgentosSaver
 from tests.langgraph.states import config_of, put_values, values_of
@@ -29,7 +30,9 @@ def grow(saver: AgentosSaver, thread: str) -> None:
         print(step, flush=True)
 
 
+ACTIONS: dict[str, Callable[..., None]] = {"branch": branch, "grow": grow}
+
 if __name__ == "__main__":
     repo, action, *arguments = sys.argv[1:]
     with AgentosSaver.open(repo) as opened:
-        {"branch": branch, "grow": grow}[action](opened, *arguments)
+        ACTIONS[action](opened, *arguments)

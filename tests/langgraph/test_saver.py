@@ -80,7 +80,24 @@ def test_a_step_is_stored_as_what_it_added(saver: AgentosSaver, repo: Path) -> N
         "WITH RECURSIVE c (no, base, n) AS (SELECT no, base, 0 FROM langgraph_value WHERE base = 0 UNION ALL "
         "SELECT v.no, v.base, c.n + 1 FROM langgraph_value AS v JOIN c ON v.base = c.no) SELECT max(n) FROM c",
     )
-    assert longest < 100  # a whole one now and then, or the last would be made of all before
+    assert longest < 40  # each sixteenth goes back as far, or the last would be made of all before
+
+
+@only_sqlite
+def test_a_value_that_is_written_over_again_and_again_is_stored_whole_now_and_then(
+    saver: AgentosSaver, repo: Path
+) -> None:
+    chance, config, page = random.Random(1), config_of("a"), bytearray(random.Random(2).randbytes(8000))
+    for step in range(120):
+        at = chance.randrange(7800)
+        page[at : at + 200] = chance.randbytes(200)
+        config = put_values(saver, config, {"page": bytes(page)}, step=step)
+    [(whole, edits)] = ask(
+        repo, "SELECT sum(base = 0), sum(base <> 0) FROM langgraph_value WHERE length(body) > 150 AND type = 'bytes'"
+    )
+    assert 2 <= whole < 20 < edits
+    with AgentosSaver.open(repo) as cold:
+        assert values_of(cold, config) == {"page": bytes(page)}
 
 
 def test_a_fork_that_brings_no_new_versions_keeps_its_own_values(saver: AgentosSaver) -> None:

@@ -26,7 +26,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol, maybe_add_typed_methods
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from agentos.client.graph_threads import (
+from agentos.client.langgraph.threads import (
     Encoded,
     GraphThreads,
     Header,

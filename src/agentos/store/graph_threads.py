@@ -33,8 +33,8 @@ ALL = 1 << 62
 
 _ROW = 64
 """What a row of edits costs beside them, in bytes: many small ones take their time, too."""
-_SHARE = 3
-"""A value is stored whole once its edits come to one part in so many of it."""
+_STRIDE = 16
+"""Every so many edits, one goes back as far: few rows make a value, and its bytes are stored twice, not many times."""
 _SINCE_S = 1_704_067_200
 """Numbers count from 2024 on, in microseconds: so they have room until 2095."""
 
@@ -112,8 +112,12 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 class _Value(NamedTuple):
     content: Encoded
-    cost: int
+    cost: int = 0
     """Of the edits since it was whole."""
+    depth: int = 0
+    """How many edits back the anchor lies: a value that is whole, or was made of another anchor."""
+    anchor: tuple[int, Encoded, int] | None = None
+    """Its number, content and cost, where that is not this very value."""
 
 
 class Loaded(NamedTuple):
@@ -374,7 +378,7 @@ class _Values:
     def __init__(self, queries: Queries, thread_no: int) -> None:
         self._queries = queries
         self._thread_no = thread_no
-        self._rows: dict[int, tuple[int, str, bytes]] = {}
+        self._rows: dict[int, tuple[int, int, str, bytes]] = {}
         self.done: dict[int, _Value] = {}
 
     def heads(self, numbers: Iterable[int]) -> dict[int, _Head]:
@@ -393,7 +397,7 @@ class _Values:
         missing = numbers - self._rows.keys()
         if missing:
             rows = self._queries.rows("read_values", self._thread_no, json.dumps(sorted(missing)))
-            self._rows |= {no: (base, type_, body) for no, base, type_, body in rows}
+            self._rows |= {no: (base, depth, type_, body) for no, base, depth, type_, body in rows}
 
     def _make(self, numbers: set[int]) -> None:
         try:
@@ -410,16 +414,20 @@ class _Values:
             way.append(no)
             no = self._rows[no][0]
         if no not in self.done:
-            _, type_, body = self._rows[no]
-            self.done[no] = _Value(Encoded(type_, body), 0)
-        (_, data), cost = self.done[no]
-        content = bytearray(data)
-        for no in reversed(way):
-            _, type_, edits = self._rows[no]
+            _, _, type_, body = self._rows[no]
+            self.done[no] = _Value(Encoded(type_, body))
+        made = self.done[no]
+        content, cost, anchor = bytearray(made.content.data), made.cost, made.anchor or (no, made.content, made.cost)
+        while way:
+            no = way.pop()
+            _, depth, type_, edits = self._rows[no]
             apply_edits(content, edits)
             cost += len(edits) + _ROW
-            if no in wanted:
-                self.done[no] = _Value(Encoded(type_, bytes(content)), cost)
+            is_anchor = depth == 0 and (not way or self._rows[way[-1]][1] > 0)  # the last one on the way
+            if is_anchor or no in wanted:
+                value = Encoded(type_, bytes(content))
+                anchor = anchor if depth else (no, value, cost)
+                self.done[no] = _Value(value, cost, depth, anchor if depth else None)
 
 
 def _damage(thread_no: int, why: str) -> CheckpointCorruptedError:
@@ -430,43 +438,49 @@ def _damage(thread_no: int, why: str) -> CheckpointCorruptedError:
     )
 
 
-def _compose(new: NewCheckpoint, before: Loaded | None) -> tuple[Loaded, list[tuple[int, int, str, bytes]]]:
-    """The checkpoint as it will be loaded, and the rows of what is new in it: number, base, type and body."""
-    rows: list[tuple[int, int, str, bytes]] = []
+def _compose(new: NewCheckpoint, before: Loaded | None) -> tuple[Loaded, list[tuple[int, int, int, str, bytes]]]:
+    """The checkpoint as it will be loaded, and the rows of what is new in it: number, base, depth, type and body."""
+    rows: list[tuple[int, int, int, str, bytes]] = []
     values: dict[int, _Value] = {}
     parts: dict[str, int] = {}
     first = _new_number()
     known = before.head.parts if before is not None else {}
+    old = before.values if before is not None else {}
 
     def add(content: Encoded, base: int) -> int:
         no = first + len(rows)
-        value, row = _edited(content, before.values[base] if before is not None and base else None)
-        rows.append((no, base if row is not content.data else 0, content.type, row))
-        values[no] = value
+        values[no], base, body = _edited(content, base, old.get(base))
+        rows.append((no, base, values[no].depth, content.type, body))
         return no
 
     for channel, part in new.parts.items():
         base = known.get(channel, 0)
-        if not isinstance(part, int):
-            same = before is not None and base and before.values[base].content == part
-            parts[channel] = no = base if same else add(part, base)
+        if isinstance(part, int):
+            parts[channel] = part
         else:
-            parts[channel] = no = part
-        if before is not None and no in before.values:
-            values[no] = before.values[no]
+            parts[channel] = base if base and old[base].content == part else add(part, base)
+        if parts[channel] in old:
+            values[parts[channel]] = old[parts[channel]]
     head = _Head(parts=parts, versions=new.versions, type=new.body.type, body=new.body.data)
     no = add(Encoded("", msgspec.msgpack.encode(head)), before.no if before is not None else 0)
     return Loaded(no, head, values), rows
 
 
-def _edited(content: Encoded, base: _Value | None) -> tuple[_Value, bytes]:
-    """The value with what it costs to read, and what is stored of it: the very bytes where it is stored whole."""
-    if base is not None:
-        edits = find_edits(base.content.data, content.data)
-        cost = base.cost + len(edits) + _ROW
-        if cost * _SHARE < len(content.data):
-            return _Value(content, cost), edits
-    return _Value(content, 0), content.data
+def _edited(content: Encoded, base: int, before: _Value | None) -> tuple[_Value, int, bytes]:
+    """The value as it will be read, what it is made of (0: of nothing, it is whole), and what is stored of it."""
+    if before is None:
+        return _Value(content), 0, content.data
+    anchor = before.anchor or (base, before.content, before.cost)
+    depth = before.depth + 1
+    if depth < _STRIDE:
+        of, cost = before.content, before.cost
+    else:
+        (base, of, cost), depth = anchor, 0
+    edits = find_edits(of.data, content.data)
+    cost += len(edits) + _ROW
+    if cost >= len(content.data):  # to be read as edits it would cost more than whole
+        return _Value(content), 0, content.data
+    return _Value(content, cost, depth, anchor if depth else None), base, edits
 
 
 def _new_number() -> int:
@@ -482,7 +496,7 @@ def _insert(
     line: Line,
     expected: int | None,
     row: tuple[str, str, str, int, str, bytes],
-    values: Sequence[tuple[int, int, str, bytes]],
+    values: Sequence[tuple[int, int, int, str, bytes]],
 ) -> bool:
     """False where the parent is not what the values were made of."""
     if expected is None:
@@ -551,4 +565,5 @@ class _Cache:
 
 
 def _size(loaded: Loaded) -> int:
-    return sum(len(value.content.data) for value in loaded.values.values())
+    anchors = sum(len(value.anchor[1].data) for value in loaded.values.values() if value.anchor is not None)
+    return anchors + sum(len(value.content.data) for value in loaded.values.values())

@@ -55,7 +55,7 @@ ON CONFLICT (thread, ns, id) DO UPDATE SET parent = excluded.parent, head = excl
     metadata = excluded.metadata;
 
 -- add_value: a value that is whole, or edits of another
-INSERT INTO langgraph_value (thread, no, base, type, body) VALUES (?1, ?2, ?3, ?4, ?5);
+INSERT INTO langgraph_value (thread, no, base, depth, type, body) VALUES (?1, ?2, ?3, ?4, ?5, ?6);
 
 -- read_values: these, and all they are made of
 WITH RECURSIVE need (no) AS (
@@ -63,7 +63,7 @@ WITH RECURSIVE need (no) AS (
     UNION
     SELECT v.base FROM need AS n JOIN langgraph_value AS v ON v.thread = ?1 AND v.no = n.no WHERE v.base <> 0
 )
-SELECT v.no, v.base, v.type, v.body FROM need AS n JOIN langgraph_value AS v ON v.thread = ?1 AND v.no = n.no;
+SELECT v.no, v.base, v.depth, v.type, v.body FROM need AS n JOIN langgraph_value AS v ON v.thread = ?1 AND v.no = n.no;
 
 -- keep_write: unless the task wrote one of this number before
 INSERT INTO langgraph_write (thread, ns, checkpoint, path, task, idx, channel, type, body)
@@ -110,8 +110,8 @@ INSERT INTO langgraph_checkpoint (thread, ns, id, parent, head, type, metadata)
 SELECT ?2, ns, id, parent, head, type, metadata FROM langgraph_checkpoint WHERE thread = ?1;
 
 -- copy_values: the same
-INSERT INTO langgraph_value (thread, no, base, type, body)
-SELECT ?2, no, base, type, body FROM langgraph_value WHERE thread = ?1;
+INSERT INTO langgraph_value (thread, no, base, depth, type, body)
+SELECT ?2, no, base, depth, type, body FROM langgraph_value WHERE thread = ?1;
 
 -- copy_writes: the same
 INSERT INTO langgraph_write (thread, ns, checkpoint, path, task, idx, channel, type, body)

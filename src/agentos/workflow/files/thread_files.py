@@ -29,5 +29,5 @@ class ThreadFiles:
         forget(self._worktree, [OWNER + thread])
 
     def retain(self, thread: str, snapshots: Collection[str]) -> None:
-        """Let go of all but these."""
-        retain_ids(self._worktree, OWNER + thread, snapshots, undo=0)
+        """Let go of all but these, and what restores replaced last."""
+        retain_ids(self._worktree, OWNER + thread, snapshots)

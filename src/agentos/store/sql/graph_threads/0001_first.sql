@@ -18,11 +18,13 @@ CREATE TABLE langgraph_checkpoint (
     PRIMARY KEY (thread, ns, id)
 ) WITHOUT ROWID;
 
--- A value is whole (base 0), or the edits that make it of another one. Numbers are never used again.
+-- A value is whole (base 0), or the edits that make it of another one: of the one before it, or of one that lies further
+-- back, from which on `depth` counts. Numbers are never used again.
 CREATE TABLE langgraph_value (
     thread INTEGER NOT NULL,
     no INTEGER NOT NULL,
     base INTEGER NOT NULL,
+    depth INTEGER NOT NULL,
     type TEXT NOT NULL,
     body BLOB NOT NULL,
     PRIMARY KEY (thread, no)

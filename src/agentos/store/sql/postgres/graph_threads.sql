@@ -55,7 +55,7 @@ ON CONFLICT (thread, ns, id) DO UPDATE SET parent = excluded.parent, head = excl
     metadata = excluded.metadata;
 
 -- add_value: a value that is whole, or edits of another
-INSERT INTO $schema.langgraph_value (thread, no, base, type, body) VALUES ($1, $2, $3, $4, $5);
+INSERT INTO $schema.langgraph_value (thread, no, base, depth, type, body) VALUES ($1, $2, $3, $4, $5, $6);
 
 -- read_values: these, and all they are made of
 WITH RECURSIVE need (no) AS (
@@ -63,7 +63,7 @@ WITH RECURSIVE need (no) AS (
     UNION
     SELECT v.base FROM need AS n JOIN $schema.langgraph_value AS v ON v.thread = $1 AND v.no = n.no WHERE v.base <> 0
 )
-SELECT v.no, v.base, v.type, v.body FROM need AS n JOIN $schema.langgraph_value AS v ON v.thread = $1 AND v.no = n.no;
+SELECT v.no, v.base, v.depth, v.type, v.body FROM need AS n JOIN $schema.langgraph_value AS v ON v.thread = $1 AND v.no = n.no;
 
 -- keep_write: unless the task wrote one of this number before
 INSERT INTO $schema.langgraph_write (thread, ns, checkpoint, path, task, idx, channel, type, body)
@@ -111,8 +111,8 @@ INSERT INTO $schema.langgraph_checkpoint (thread, ns, id, parent, head, type, me
 SELECT $2::bigint, ns, id, parent, head, type, metadata FROM $schema.langgraph_checkpoint WHERE thread = $1;
 
 -- copy_values: the same
-INSERT INTO $schema.langgraph_value (thread, no, base, type, body)
-SELECT $2::bigint, no, base, type, body FROM $schema.langgraph_value WHERE thread = $1;
+INSERT INTO $schema.langgraph_value (thread, no, base, depth, type, body)
+SELECT $2::bigint, no, base, depth, type, body FROM $schema.langgraph_value WHERE thread = $1;
 
 -- copy_writes: the same
 INSERT INTO $schema.langgraph_write (thread, ns, checkpoint, path, task, idx, channel, type, body)

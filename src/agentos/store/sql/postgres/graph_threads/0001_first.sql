@@ -20,11 +20,13 @@ CREATE TABLE langgraph_checkpoint (
     PRIMARY KEY (thread, ns, id)
 );
 
--- A value is whole (base 0), or the edits that make it of another one. Numbers are never used again.
+-- A value is whole (base 0), or the edits that make it of another one: of the one before it, or of one that lies further
+-- back, from which on `depth` counts. Numbers are never used again.
 CREATE TABLE langgraph_value (
     thread bigint NOT NULL,
     no bigint NOT NULL,
     base bigint NOT NULL,
+    depth bigint NOT NULL,
     type text NOT NULL,
     body bytea NOT NULL,
     PRIMARY KEY (thread, no)
