@@ -45,6 +45,9 @@ class GraphTables(Protocol):
     def read(self, act: Callable[[Queries], T], /) -> T:
         """With everything as it is at one moment."""
 
+    def look(self, act: Callable[[Queries], T], /) -> T:
+        """The same without that, where it is cheaper: what was there at one statement may be gone at the next."""
+
     def write(self, act: Callable[[Queries], T], /) -> T:
         """All or nothing; durable on return."""
 
@@ -281,7 +284,10 @@ class GraphThreads:
                 return StoredCheckpoint(header, loaded, writes.get(header.id, ()))
             return None
 
-        found = self._tables.read(act)
+        try:
+            found = self._tables.look(act)
+        except CheckpointCorruptedError:  # or it was deleted in between
+            found = self._tables.read(act)
         if found is not None:
             self._cache.put(line, found.header.id, found.loaded)
         return found

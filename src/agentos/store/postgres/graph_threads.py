@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentos.store.journal_reader import Queries
 from agentos.store.postgres.driver import verb
-from agentos.store.postgres.pool import Pool, QuerySession, read_transaction, write_transaction
+from agentos.store.postgres.pool import Pool, QuerySession, autocommit_session, read_transaction, write_transaction
 from agentos.store.sqlfiles import migrations, queries, refuse_newer
 
 if TYPE_CHECKING:
@@ -53,6 +53,11 @@ class PostgresGraphTables:
     @verb
     def read(self, act: Callable[[Queries], T], /) -> T:
         with read_transaction(self._pool, self._store.scopes) as session:
+            return act(_ThreadQueries(session, self._texts))
+
+    @verb
+    def look(self, act: Callable[[Queries], T], /) -> T:
+        with autocommit_session(self._pool, self._store.scopes) as session:
             return act(_ThreadQueries(session, self._texts))
 
     @verb

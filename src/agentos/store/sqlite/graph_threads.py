@@ -44,6 +44,9 @@ class SqliteGraphTables:
         with self._reading:
             return act(self._queries)
 
+    def look(self, act: Callable[[Queries], T], /) -> T:
+        return self.read(act)
+
     @verb
     def write(self, act: Callable[[Queries], T], /) -> T:
         with self._writing:
