@@ -172,9 +172,9 @@ class _Saver(BaseCheckpointSaver[str]):
             if strategy == "delete":
                 self.delete_thread(thread)
             else:
-                self._sweep(thread, self._superseded)
+                self._sweep(thread, self._find_superseded)
 
-    def _superseded(
+    def _find_superseded(
         self, headers: Sequence[Header], channels_of: Callable[[int], Collection[str]]
     ) -> Collection[Header]:
         by_id = {(header.ns, header.id): header for header in headers}

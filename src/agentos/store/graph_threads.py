@@ -455,7 +455,7 @@ def _compose(new: NewCheckpoint, before: Loaded | None) -> tuple[Loaded, list[tu
 
     def add(content: Encoded, base: int) -> int:
         no = first + len(rows)
-        values[no], base, body = _edited(content, base, old.get(base))
+        values[no], base, body = _edit_value(content, base, old.get(base))
         rows.append((no, base, values[no].depth, content.type, body))
         return no
 
@@ -472,7 +472,7 @@ def _compose(new: NewCheckpoint, before: Loaded | None) -> tuple[Loaded, list[tu
     return Loaded(no, head, values), rows
 
 
-def _edited(content: Encoded, base: int, before: _Value | None) -> tuple[_Value, int, bytes]:
+def _edit_value(content: Encoded, base: int, before: _Value | None) -> tuple[_Value, int, bytes]:
     """The value as it will be read, what it is made of (0: of nothing, it is whole), and what is stored of it."""
     if before is None:
         return _Value(content), 0, content.data
