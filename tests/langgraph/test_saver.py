@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -302,6 +303,12 @@ def test_worktrees_that_share_a_server_have_threads_of_their_own(
         put_values(there, config_of("a"), {"x": "there"})
         there.delete_thread("a")
         assert values_of(here, config_of("a")) == {"x": "here"}
+
+
+def test_many_threads_of_a_process_begin_at_once(repo: Path) -> None:
+    with AgentosSaver.open(repo) as saver, ThreadPoolExecutor(8) as pool:
+        begun = list(pool.map(lambda n: put_values(saver, config_of(f"t{n}"), {"x": n}), range(24)))
+        assert [values_of(saver, config) for config in begun] == [{"x": n} for n in range(24)]
 
 
 def test_importing_agentos_does_not_load_langgraph() -> None:

@@ -29,19 +29,26 @@ class PostgresGraphTables:
             name: (pool.statements.complete(text), "$scope" in text)
             for name, text in queries("postgres/graph_threads.sql").items()
         }
+        # Once: the store's own way to it is for one thread at a time.
+        self._scopes = [self._find_scope()]
         if self._version() < len(migrations("postgres/graph_threads")):
             self._lay_out()
 
     @verb
+    def _find_scope(self) -> int:
+        with write_transaction(self._pool, self._store.scopes) as session:
+            return self._own_scope(session)
+
+    @verb
     def _version(self) -> int:
-        with read_transaction(self._pool, self._store.scopes) as session:
+        with read_transaction(self._pool, self._own) as session:
             [(found,)] = _ThreadQueries(session, self._texts).rows("version")
         refuse_newer(self.shown, found, len(migrations("postgres/graph_threads")))
         return int(found)
 
     @verb
     def _lay_out(self) -> None:
-        with write_transaction(self._pool, self._store.scopes) as session:
+        with write_transaction(self._pool, self._own) as session:
             session.rows("use_schema", self._pool.address.search_path)
             session.rows("lock_layout", self._pool.address.schema)
             asked = _ThreadQueries(session, self._texts)
@@ -52,19 +59,21 @@ class PostgresGraphTables:
 
     @verb
     def read(self, act: Callable[[Queries], T], /) -> T:
-        with read_transaction(self._pool, self._store.scopes) as session:
+        with read_transaction(self._pool, self._own) as session:
             return act(_ThreadQueries(session, self._texts))
 
     @verb
     def look(self, act: Callable[[Queries], T], /) -> T:
-        with autocommit_session(self._pool, self._store.scopes) as session:
+        with autocommit_session(self._pool, self._own) as session:
             return act(_ThreadQueries(session, self._texts))
 
     @verb
     def write(self, act: Callable[[Queries], T], /) -> T:
-        with write_transaction(self._pool, self._store.scopes) as session:
-            self._own_scope(session)
+        with write_transaction(self._pool, self._own) as session:
             return act(_ThreadQueries(session, self._texts))
+
+    def _own(self, _: QuerySession) -> list[int]:
+        return self._scopes
 
     def give_back(self) -> None:
         """The server's vacuum does, by and by."""
