@@ -35,7 +35,7 @@ COMPILE := $(LOCK_VENV)/bin/pip-compile --quiet --no-config --no-header --no-emi
 .DELETE_ON_ERROR:
 .PHONY: help demo test coverage test-rest test-all agents agents-if-possible language-server language-server-if-possible \
 	browser browser-if-possible bubblewrap bubblewrap-if-possible lint docs schemas recording matrix soak overnight \
-	shots mutants bench lock preflight clean distclean
+	shots mutants langgraph-suite bench lock preflight clean distclean
 
 help: ## show this list (the default)
 	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
@@ -119,6 +119,9 @@ shots: $(VENV)/.test ## show the page in a browser, over runs made for it, and w
 
 mutants: $(VENV)/.test ## break promises on purpose, one at a time, and see that a test notices (MUTANTS="name …", long)
 	$(VENV)/bin/python tools/mutate.py $(MUTANTS)
+
+langgraph-suite: $(VENV)/.test ## LangGraph's own tests, from the index, over our saver (SUITE_ARGS="-n 2")
+	$(VENV)/bin/python tools/langgraph_suite.py .venv-langgraph $(SUITE_ARGS)
 
 bench: $(BENCH_VENV)/.bench ## measure ourselves against raw SQLite, asyncio, LangGraph and DBOS (ONLY=chain,steps)
 	$(BENCH_VENV)/bin/python -m bench $(if $(ONLY),--only $(ONLY))

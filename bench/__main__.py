@@ -16,6 +16,7 @@ from bench.cases import FULL, QUICK, Case, Sizes
 from bench.cases.cluster import CLUSTER
 from bench.cases.files import FILES
 from bench.cases.fresh import FRESH
+from bench.cases.langgraph import LANGGRAPH
 from bench.cases.page import PAGE
 from bench.cases.postgres import POSTGRES
 from bench.cases.queue import QUEUE
@@ -48,6 +49,7 @@ CASES: dict[str, Case] = {
         PAGE,
         CLUSTER,
         TRACE,
+        LANGGRAPH,
     )
 }
 

@@ -180,6 +180,19 @@ class CheckpointNotFoundError(NotFoundError):
         )
 
 
+class GraphCheckpointGoneError(NotFoundError):
+    """A checkpoint of LangGraph was to follow one that is not there: its thread was deleted or pruned meanwhile.
+    Nothing was stored."""
+
+    def __init__(self, thread_id: str, checkpoint_id: str) -> None:
+        self.thread_id = thread_id
+        self.checkpoint_id = checkpoint_id
+        super().__init__(
+            f"thread {_short(thread_id)} has no checkpoint {_short(checkpoint_id)} (any more) to go on from",
+            next_step="It was deleted or pruned meanwhile. Begin anew, or go on from one that the saver lists.",
+        )
+
+
 class RunNotFoundError(NotFoundError):
     def __init__(self, workflow_id: str) -> None:
         self.workflow_id = workflow_id

@@ -15,6 +15,7 @@ proofs       whether tasks may be repeated
 upkeep       the database, settings that need trust, the doctor, workers
 worktree     the runs of one worktree: `Client`
 process      what a program that drives runs needs: signals, and no secrets in what it prints
+langgraph    LangGraph's threads, and the files that belong to their checkpoints
 types        names for what the others take and hand out
 
 Nothing is loaded before it is asked for. Blocking calls have their asynchronous form beside them where they make a run

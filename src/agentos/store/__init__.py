@@ -12,6 +12,8 @@ run_queue       runs that wait: how they were submitted, which go next
 sqlfiles        the SQL beside this: queries, schema, migrations
 stats           a database in numbers
 call_book       who calls which model just now, across processes
+graph_threads   LangGraph's threads: checkpoints that share what has not changed
+edits           what makes one run of bytes of another
 sqlite          one file beside the work
 postgres        a server for a team
 """

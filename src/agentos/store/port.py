@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import msgspec
 
@@ -19,6 +19,9 @@ from agentos.machine.slots import ScheduleState
 from agentos.machine.state import TaskStatus
 from agentos.store.codec import EventRow
 from agentos.version import VERSION
+
+if TYPE_CHECKING:
+    from agentos.store.graph_threads import GraphTables
 
 RunStatus = Literal["pending", "running", "waiting", "paused", "interrupted", "complete", "failed", "aborted"]
 STATUSES: tuple[RunStatus, ...] = get_args(RunStatus)
@@ -505,6 +508,9 @@ class StorePort(Protocol):
 
         Gives every one that is not there any more, also where it was gone before: safe to repeat.
         """
+
+    def graph_tables(self) -> GraphTables:
+        """Where LangGraph's threads are kept beside the runs, made where it is not there yet. It closes the store."""
 
     def size(self) -> int:
         """Bytes in use on disk."""

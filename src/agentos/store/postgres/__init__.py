@@ -11,4 +11,5 @@ notices         news from the server, and which runs a store looks at
 migrations      from nothing or an older schema to this one
 stats           what a schema holds
 copies          how a schema is copied and put back, by the tools of PostgreSQL
+graph_threads   LangGraph's threads: what is one transaction here
 """

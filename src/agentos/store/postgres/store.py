@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import psycopg
@@ -71,6 +71,9 @@ from agentos.store.run_lists import LISTS_SINCE, UNWRITTEN, has_fewer_under_way
 from agentos.store.run_queue import Candidate, waiting_from
 from agentos.store.schedule_rows import plan_of_schedule, schedule_columns, schedule_record
 from agentos.values import encode_value
+
+if TYPE_CHECKING:
+    from agentos.store.graph_threads import GraphTables
 
 T = TypeVar("T")
 _PARTS = ("blobs", "events", "plans", "checkpoints", "inbox", "followers", "labels", "questions", "tasks_left", "runs")
@@ -543,6 +546,11 @@ class PostgresStore(RunReader):
                 session.execute(f"delete_{name}", numbers)
             crashpoints.reach("delete.inside")
         return gone
+
+    def graph_tables(self) -> GraphTables:
+        from agentos.store.postgres.graph_threads import PostgresGraphTables  # of those who use LangGraph
+
+        return PostgresGraphTables(self, self._pool, self._own_scope)
 
     @verb
     def size(self) -> int:

@@ -9,4 +9,5 @@ leases      who may drive a run
 migrations  from nothing or an older schema to this one
 stats       what a database holds
 copies      a whole database copied, looked through, and put in another's place
+graph_threads  LangGraph's threads: what is one transaction here
 """

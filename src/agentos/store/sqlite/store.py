@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from heapq import merge
 from itertools import groupby, islice
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -64,6 +64,9 @@ from agentos.store.sqlite.driver import BUSY_TIMEOUT_S, verb
 from agentos.store.sqlite.leases import Clock, StoredLease
 from agentos.store.sqlite.live import LiveConnection, Reading, Writing, file_size
 from agentos.values import encode_value
+
+if TYPE_CHECKING:
+    from agentos.store.graph_threads import GraphTables
 
 T = TypeVar("T")
 _Q = queries()
@@ -553,7 +556,7 @@ class SqliteStore(RunReader):
         for workflow_id in gone:
             self._heads.pop(workflow_id, None)
         if gone:
-            self._give_back()
+            self.give_back()
         return gone
 
     @verb
@@ -573,7 +576,8 @@ class SqliteStore(RunReader):
         return gone
 
     @verb
-    def _give_back(self) -> None:
+    def give_back(self) -> None:
+        """The space of what was deleted, to the file system."""
         # Not `execute`, which takes one step, and so gives back one page.
         locks = self.live.locks
         turn = locks.take_turn(BUSY_TIMEOUT_S)
@@ -593,6 +597,11 @@ class SqliteStore(RunReader):
     def _read_data_version(self) -> int:
         version: int = self._connection.execute("PRAGMA data_version").fetchone()[0]
         return version
+
+    def graph_tables(self) -> GraphTables:
+        from agentos.store.sqlite.graph_threads import SqliteGraphTables  # of those who use LangGraph
+
+        return SqliteGraphTables(self)
 
     def size(self) -> int:
         return sum(file_size(f"{self.path}{end}") for end in ("", "-wal", "-shm"))

@@ -6,4 +6,5 @@ decisions       what becomes of files and of interrupted agents, as far as the j
 restore         putting back by hand, undoing that, and what a resume would put back
 source_files    what tasks depend on, and whether it is what it was
 retention       snapshots that are no longer needed
+thread_files    snapshots for checkpoints of LangGraph
 """

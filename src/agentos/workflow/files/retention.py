@@ -14,6 +14,7 @@ from agentos.exceptions import AgentosError, NotFoundError, SnapshotError
 from agentos.machine.facts.fold import fold
 from agentos.machine.rules.files import snapshots_in_use
 from agentos.store.port import RunRecord, StorePort
+from agentos.workflow.files.thread_files import OWNER as THREAD_OWNER
 from agentos.workflow.files.worktree_files import WorktreeLock
 from agentos.workflow.place.location import FOLDER
 from agentos.workflow.place.place import Place, find_place
@@ -118,7 +119,8 @@ def unknown_snapshots(place: Place) -> dict[str, int]:
             known = {run.workflow_id for run in store.list_runs()}
     except NotFoundError:  # no database
         known = set()
-    return {run: number for run, number in captured_runs(worktree).items() if run not in known}
+    captured = captured_runs(worktree).items()
+    return {run: number for run, number in captured if run not in known and not run.startswith(THREAD_OWNER)}
 
 
 def forget_unknown(place: Place, run: str) -> int:
