@@ -330,3 +330,22 @@ def test_a_run_that_began_by_layers_stays_with_them(agentos: Agentos, tmp_git_re
     events = [json.loads(line) for line in agentos("events", "r", "--json", cwd=tmp_git_repo).out.splitlines()]
     order = {(event["type"], event.get("task_id")): event["seq"] for event in events}
     assert order["task_complete", "slow"] < order["task_start", "after"], "which does not need it"
+
+
+def test_a_pattern_of_sources_that_matches_nothing_is_told(agentos: Agentos, tmp_git_repo: Path) -> None:
+    write(
+        tmp_git_repo,
+        """
+tasks:
+  a: {run: make, effects: none, sources: ["scr/**", "src/**", "setup.py", {env: CHANNEL}]}
+  b: {run: make, effects: none, for_each: [x], as: name, sources: ["${{ name }}/**"]}
+""",
+    )
+    (tmp_git_repo / "src").mkdir()
+    (tmp_git_repo / "src/main.py").touch()
+    done = agentos("check", "flow", "--json", cwd=tmp_git_repo)
+    assert done.code == 0, done.out
+    assert [one for one in json.loads(done.out)[0]["warnings"] if one.startswith("sources")] == [
+        "sources: no file matches 'scr/**' now",
+        "sources: no file matches 'setup.py' now",
+    ]

@@ -17,6 +17,7 @@ from agentos.dag.define.run_settings import Declaration, declarations
 from agentos.dag.define.schema import file_schema
 from agentos.dag.define.task import from_stored
 from agentos.dag.define.workflow import Workflow
+from agentos.dag.language.references import OPEN
 from agentos.dag.plan.candidates import candidate_keys
 from agentos.dag.plan.findings import Finding, nearest
 from agentos.dag.plan.plan import Plan
@@ -184,6 +185,7 @@ def check(workflow: str, repo: str | Path | None = None) -> CheckedFile:
             *look_ahead(plan, settings.models),
             *_signer_problems(plan, root),
             *_misspelt_needs(flow, plan),
+            *_empty_sources(plan, root),
         ],
     )
 
@@ -222,6 +224,18 @@ def _misspelt_needs(flow: Workflow, plan: Plan) -> list[str]:
     required = [one.name for one in _params(flow, plan) if one.required]
     hints = {name: nearest(name, plan.tasks, "the task ") for name in required}
     return [f"the parameter {name!r} has to be given to a run{hint}" for name, hint in hints.items() if hint]
+
+
+def _empty_sources(plan: Plan, root: Path) -> list[str]:
+    """Patterns that no file is behind: allowed, and mostly a slip, after which a result is reused for ever."""
+    written = [one for task in plan.tasks.values() for one in task.definition.sources if isinstance(one, str)]
+    plain = [one for one in written if OPEN not in one]
+    if not plain:
+        return []
+    from agentos.workflow.files.source_files import SourceReader  # asks git
+
+    found = SourceReader(root).read((one,) for one in plain)
+    return [f"sources: no file matches {pattern!r} now" for (pattern,), now in found.items() if not now.files]
 
 
 def _inspect(name_or_path: str, root: Path) -> tuple[Workflow | None, Plan | None, tuple[Finding, ...]]:

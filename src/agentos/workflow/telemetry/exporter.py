@@ -21,6 +21,7 @@ from opentelemetry.sdk.trace import ReadableSpan, Tracer, TracerProvider
 from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
+from agentos import typed
 from agentos.exceptions import AgentosError
 from agentos.ids import EPOCH, WorkflowId
 from agentos.machine.events import TERMINAL, TaskStart, WorkflowStart
@@ -190,7 +191,7 @@ def main() -> None:
     tracer: Any = TracerProvider(shutdown_on_exit=False).get_tracer("agentos", VERSION)
     sender = _Sender(OTLPSpanExporter(), over)
     for line in sys.stdin.buffer:
-        followed = msgspec.json.decode(line, type=Followed, dec_hook=lambda kind, value: kind(value))
+        followed = typed.convert(msgspec.json.decode(line), Followed, dec_hook=lambda kind, value: kind(value))
         threads = [one for one in threads if one.is_alive()]
         threads.append(Thread(target=_follow, args=(followed, SpanMaker(tracer), sender.send, over), daemon=True))
         threads[-1].start()
