@@ -475,15 +475,21 @@ def test_the_ref_of_a_snapshot_is_on_disk_before_it_is_told(
         synced.append(os.readlink(f"/proc/self/fd/{handle}"))
         real(handle)
 
+    (root / "src/main.py").write_text("changed\n")
     monkeypatch.setattr(os, "fsync", sync)
     taken = snap(worktree, "deep/one")
     monkeypatch.undo()
     flushed = _flushes(account)
-    assert flushed["update-ref"]["fsync/hardware-flush"] >= 1, "the ref itself"
-    assert any("fsync/writeout-only" in of for of in flushed.values()), "the objects, which that flush covers"
+    assert any("fsync/writeout-only" in of for of in flushed.values()), "the objects, which a later flush covers"
     ref = worktree.store / taken.ref
-    above = [str(folder) for folder in ref.parents if folder.is_relative_to(worktree.store / "refs")]
-    assert set(above) <= set(synced), "the names that lead to it"
+    at = [synced.index(str(ref.with_name("one.lock"))), *map(synced.index, map(str, _folders_above(ref, worktree)))]
+    assert at == sorted(at), "the ref, and then the names that lead to it"
+    commit = next(path for path in synced if path.startswith(f"{worktree.store}/objects/{taken.id[:2]}/"))
+    assert synced.index(commit) < at[0], "the snapshot itself, before anything names it"
+
+
+def _folders_above(ref: Path, worktree: Worktree) -> list[Path]:
+    return [folder for folder in ref.parents if folder.is_relative_to(worktree.store / "refs")]
 
 
 def _flushes(account: Path) -> dict[str, dict[str, int]]:

@@ -19,6 +19,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
+from agentos import typed
 from agentos.exceptions import CheckpointCorruptedError, GraphCheckpointGoneError
 from agentos.store.edits import apply_edits, find_edits
 from agentos.store.journal_reader import Queries
@@ -393,7 +394,7 @@ class _Values:
         self._fetch(wanted)
         wanted &= self._rows.keys()
         self._make(wanted)
-        return {no: msgspec.msgpack.decode(self.done[no].content.data, type=_Head) for no in wanted}
+        return {no: typed.convert(msgspec.msgpack.decode(self.done[no].content.data), _Head) for no in wanted}
 
     def read(self, numbers: set[int]) -> None:
         self._fetch(numbers)

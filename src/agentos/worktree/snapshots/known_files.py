@@ -14,7 +14,7 @@ import msgspec
 from agentos import typed
 from agentos.worktree.git import Git
 from agentos.worktree.snapshots.manifest import Modes
-from agentos.worktree.snapshots.store import IndexSession, Worktree, open_private
+from agentos.worktree.snapshots.store import IndexSession, Worktree, flush, open_private
 
 Signature = tuple[int, ...]
 """Of files: time, size and inode of each. Equal means unchanged."""
@@ -159,6 +159,6 @@ def write_object(worktree: Worktree, kind: bytes, content: bytes) -> str:
         with open(made, "wb") as file:
             file.write(zlib.compress(whole, 1))
             file.flush()
-            os.fdatasync(file.fileno())
+            flush(file.fileno())
         os.replace(fresh, folder / oid[2:])
     return oid

@@ -24,6 +24,7 @@ from agentos.worktree.snapshots.store import (
     IndexSession,
     Worktree,
     blank_repository,
+    flush,
     open_private,
     ref_folder,
     ref_name,
@@ -295,6 +296,8 @@ def _write_ref(opened: IndexSession, ref: str, commit: str) -> None:
     folders = [folder for folder in (store / ref).parents if folder.is_relative_to(store / "refs")]
     there = [folder.is_dir() for folder in folders]
     try:
+        for folder in reversed(folders):
+            folder.mkdir(mode=0o700, exist_ok=True)
         _write_loose_ref(store / ref, commit)
     except OSError:  # a folder of that name is in the way, or the disk is full: git says so
         opened.git().ask("-c", "core.fsyncMethod=fsync", "update-ref", ref, commit)
@@ -306,13 +309,12 @@ def _write_ref(opened: IndexSession, ref: str, commit: str) -> None:
 
 def _write_loose_ref(path: Path, commit: str) -> None:
     """As git writes one. OSError where that is not possible."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # Only the session writes refs of its worktree. So a lock that is there is one that a killed process left.
     lock = path.with_name(f"{path.name}.lock")
     with open(lock, "w", opener=open_private) as file:
         file.write(f"{commit}\n")
         file.flush()
-        os.fsync(file.fileno())
+        flush(file.fileno())
     os.replace(lock, path)
 
 
