@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,21 @@ def test_what_a_killed_process_left_half_made_can_be_removed(root: Path, worktre
     remove_linked(worktree, found.path)
     assert linked_worktrees(worktree) == []
     assert not linked.root.exists()
+
+
+def test_many_are_made_and_removed_at_once(root: Path, worktree: Worktree, tmp_path: Path) -> None:
+    """Git reads the others whenever it makes one, and gives up over one that is half made."""
+    first = snap(worktree)
+
+    def come_and_go(number: int) -> None:
+        for turn in range(5):
+            path = tmp_path / f"at-{number}-{turn}"
+            make_linked(worktree, first, path, workflow_id="run-1", label=str(number))
+            remove_linked(worktree, path)
+
+    with ThreadPoolExecutor() as threads:
+        list(threads.map(come_and_go, range(6)))
+    assert linked_worktrees(worktree) == []
 
 
 def test_worktrees_of_others_are_not_removed(root: Path, worktree: Worktree, tmp_path: Path) -> None:

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from agentos.exceptions import GitError, SnapshotError
-from agentos.worktree.git import join_names, one_line, path_text, split_names
+from agentos.worktree.git import Git, join_names, one_line, path_text, split_names
 from agentos.worktree.restore.git_state import refresh_index
 from agentos.worktree.restore.safe_names import unsafe_path
 from agentos.worktree.restore.writes import Ground, place_extras
 from agentos.worktree.snapshots.capture import LIMITS
 from agentos.worktree.snapshots.snapshots import Snapshot
-from agentos.worktree.snapshots.store import Worktree, open_worktree, session
+from agentos.worktree.snapshots.store import Worktree, lock_file, open_worktree, session
 from agentos.worktree.snapshots.survey import is_ours
 from agentos.worktree.snapshots.trees import check_whole
 
@@ -60,18 +61,25 @@ def make_linked(
         )
     check_whole(worktree.store_git(timeout_s=LIMITS.seconds), snapshot.tree, snapshot.id, snapshot.head.oid)
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    user = worktree.user_git(timeout_s=LIMITS.seconds)
     reason = " ".join([_MARK, quote(workflow_id, safe=""), quote(label, safe="")])
     where = ("--detach", "--no-checkout", str(path), snapshot.head.oid)
-    if worktree.git_version >= (2, 33):
-        user.ask("worktree", "add", "--quiet", "--lock", "--reason", reason, *where)
-    else:
-        user.ask("worktree", "add", "--quiet", *where)
-        user.ask("worktree", "lock", "--reason", reason, str(path))
+    with _git_alone(worktree) as user:
+        if worktree.git_version >= (2, 33):
+            user.ask("worktree", "add", "--quiet", "--lock", "--reason", reason, *where)
+        else:
+            user.ask("worktree", "add", "--quiet", *where)
+            user.ask("worktree", "lock", "--reason", reason, str(path))
     linked = open_worktree(Path(os.path.realpath(path)))
     _fill(linked, snapshot)
     _copy_included(worktree, linked)
     return linked
+
+
+@contextmanager
+def _git_alone(worktree: Worktree) -> Iterator[Git]:
+    """Git, while nobody else of ours lists, makes or removes worktrees here: it stumbles over half made ones."""
+    with lock_file(worktree.store.parent / "worktrees.lock") as held:
+        yield msgspec.structs.replace(worktree.user_git(timeout_s=LIMITS.seconds), held=(held,))
 
 
 def _fill(linked: Worktree, snapshot: Snapshot) -> None:
@@ -129,15 +137,15 @@ def remove_linked(worktree: Worktree, path: Path) -> None:
         raise SnapshotError(
             f"{one_line(path)} is not a linked worktree of ours", next_step="Remove it with `git worktree remove`."
         )
-    user = worktree.user_git(timeout_s=LIMITS.seconds)
     argv = ("worktree", "remove", "--force", "--force", str(path))
-    try:
-        user.ask(*argv)
-    except GitError:
-        # Half made, or half removed: git wants its `.git` file to be in order, or the folder to be gone.
-        if path.is_dir():
-            shutil.rmtree(os.path.realpath(path))
-        user.ask(*argv)
+    with _git_alone(worktree) as user:
+        try:
+            user.ask(*argv)
+        except GitError:
+            # Half made, or half removed: git wants its `.git` file to be in order, or the folder to be gone.
+            if path.is_dir():
+                shutil.rmtree(os.path.realpath(path))
+            user.ask(*argv)
 
 
 def release_linked(worktree: Worktree, path: Path) -> None:
@@ -147,11 +155,11 @@ def release_linked(worktree: Worktree, path: Path) -> None:
 
 
 def _list_worktrees(worktree: Worktree) -> Iterable[dict[str, str]]:
-    user = worktree.user_git()
-    if worktree.git_version >= (2, 36):
-        lines = os.fsdecode(user.ask("worktree", "list", "--porcelain", "-z")).split("\0")
-    else:
-        lines = os.fsdecode(user.ask("worktree", "list", "--porcelain")).split("\n")
+    with _git_alone(worktree) as user:
+        if worktree.git_version >= (2, 36):
+            lines = os.fsdecode(user.ask("worktree", "list", "--porcelain", "-z")).split("\0")
+        else:
+            lines = os.fsdecode(user.ask("worktree", "list", "--porcelain")).split("\n")
     fields: dict[str, str] = {}
     for line in lines:
         if line:

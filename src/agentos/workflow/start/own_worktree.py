@@ -64,14 +64,13 @@ def place_submitted(place: Place, record: RunRecord, origin: SubmittedFrom, held
         raise _missing_error(place, record, origin)
     if origin.tree and _is_there(worktree, snapshot, origin, head):
         return place
-    with _alone_in(worktree):
-        if not (origin.tree and _is_whole(path)):
-            remove_linked(worktree, path)  # a killed worker left it
-            label = _LABEL if origin.tree else _PASSING
-            made = make_linked(worktree, snapshot, path, workflow_id=record.workflow_id, label=label)
-            (made.folder / _WHOLE).touch()
-        if origin.tree:
-            release_linked(worktree, path)
+    if not (origin.tree and _is_whole(path)):
+        remove_linked(worktree, path)  # a killed worker left it
+        label = _LABEL if origin.tree else _PASSING
+        made = make_linked(worktree, snapshot, path, workflow_id=record.workflow_id, label=label)
+        (made.folder / _WHOLE).touch()
+    if origin.tree:
+        release_linked(worktree, path)
     return replace(place, root=path, home=place.root)
 
 
@@ -83,9 +82,7 @@ def leave_worktree(place: Place, workflow_id: str, origin: SubmittedFrom) -> Non
     with closing(replace(place, root=place.home, home=None).open(readonly=True)) as store:
         run = known_run(store, workflow_id)
     if run is None or run.holder is None:
-        worktree = open_worktree(place.home)
-        with _alone_in(worktree):
-            remove_linked(worktree, place.root)
+        remove_linked(open_worktree(place.home), place.root)
 
 
 @contextmanager
@@ -107,24 +104,13 @@ def _claim(lock: Path, workflow_id: str) -> Iterator[None]:
         os.close(opened)
 
 
-@contextmanager
-def _alone_in(worktree: Worktree) -> Iterator[None]:
-    """No other worker makes or removes linked worktrees of this repository: git stumbles over half made ones."""
-    opened = os.open(worktree.common_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(opened)
-
-
 def remove_left_behind(place: Place) -> None:
     """Remove worktrees that were made for one drive, of runs that have ended: their workers were killed."""
     folder = os.path.realpath(place.own_folder("x").parent)
     if not os.path.isdir(folder):
         return
     worktree = open_worktree(place.root)
-    with closing(place.open(readonly=True)) as store, _alone_in(worktree):
+    with closing(place.open(readonly=True)) as store:
         for one in linked_worktrees(worktree):
             if one.label != _PASSING or os.path.dirname(one.path) != folder:
                 continue
