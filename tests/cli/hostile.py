@@ -85,6 +85,8 @@ COMMANDS: dict[str, tuple[Typed, ...]] = {
     "pause": (opening("pause", RUN),),
     "abort": (opening("abort", RUN),),
     "send": (opening("send", RUN, "pause"), opening("send", "waits", "skip_layer", "layer=77")),
+    "trace": (opening("trace", RUN, "--otlp", "-"), opening("trace", RUN, "--otlp", OUT, "--json")),
+    "mcp": (Typed(("mcp", "--skill")),),
     "completion": (Typed(("completion", "bash")),),
     "prune": (opening("prune", RUN), opening("prune", "--all", "--json")),
     "delete": (opening("delete", RUN, "--yes"), opening("delete", RUN, "--yes", "--json")),

@@ -15,6 +15,7 @@ import pytest
 
 from agentos import Client
 from agentos.cli.json_shapes import commands, output_schema, prints_json
+from agentos.client.upkeep import back_up_database
 from agentos.workflow.checkpoint import CheckpointManager
 from agentos.workflow.files.restore import restore_files
 from tests.cli.conftest import Agentos
@@ -54,10 +55,11 @@ CALLS: dict[str, list[list[str]]] = {
     "db stats": [[]],
     "db migrate": [["--dry-run"]],
     "db backup": [["copy.db"]],
-    "db restore": [["copy.db"]],
+    "db restore": [["kept.db"]],
     "prune": [["--all"], ["ended"]],
     "delete": [["gone", "--yes"]],
     "export": [["ended", "-o", "again.jsonl"]],
+    "trace": [["ended", "--otlp", "spans.jsonl"]],
     "import": [["ended.jsonl", "--id", "copied"]],
     "doctor": [[], ["--deep"]],
 }
@@ -92,6 +94,7 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save_states(root)
     (root / "nightly.yaml").write_text('cron: "0 3 * * *"\ntasks: {lint: {run: ls, effects: none}}\n')
     (root / "ended.jsonl").write_bytes(b"".join(Client(root).export("ended")))
+    back_up_database(root / "kept.db", root)
     return root
 
 

@@ -32,7 +32,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "schedule": "Have workflows run by themselves, as their `cron` says.",
         "cluster": "A Dask cluster on this machine, to try `runner: dask` with.",
         "issue": "Make a reviewed, filed issue of a brief.",
-        "mcp": "Let an agent start runs and look at them: a server of the Model Context Protocol, on stdin and stdout.",
+        "mcp": "Let a coding agent start runs and look at them, over the Model Context Protocol.",
         "demo": "Watch an agent being killed in mid-edit and resumed, in a throw-away repository.",
     },
     "Look": {

@@ -13,7 +13,7 @@ from agentos.extras import import_extra
 @click.command(
     "mcp",
     help="""\b
-Let an agent start runs and look at them: a server of the Model Context Protocol, on stdin and stdout.
+Let a coding agent start runs and look at them, over the Model Context Protocol.
 
 \b
 Examples:
@@ -21,7 +21,7 @@ Examples:
   codex mcp add agentos -- agentos mcp           have Codex start it
   agentos mcp --skill > SKILL.md                 what teaches an agent to use it
 
-It serves the runs of one repository, and ends with its input; runs that were started go on. It answers no gate: what
+It speaks on stdin and stdout, serves the runs of one repository, and ends with its input; runs that were started go on. It answers no gate: what
 comes back is the command for a human, and an answer from below the server is refused. docs/mcp.md has the line for
 each client, and what the tools are.
 
