@@ -13,6 +13,7 @@ import pytest
 from mcp import MCPError
 
 from agentos import client
+from agentos.client.views import read_run
 from tests.client.conftest import ASK
 from tests.mcp.conversation import Caller, ToolFailed, converse, converse_here, server_process
 from tests.workflow.support import soon
@@ -105,6 +106,9 @@ def test_runs_are_listed_forked_paused_and_compared(repo: Path) -> None:
         assert (waiting["status"], forked["run"], forked["status"]) == ("waiting", "ask-2", "waiting")
         assert (await call("task_why", run="ask-2", task="before"))["status"] == "complete"
         first, second = (await call("run_start", workflow="edit", run="edit-1"))["checkpoints"]
+        for other in (first, "edit-1"):
+            with pytest.raises(ToolFailed, match=r"belongs to run edit-1, not to ask-1\n.*agentos checkpoints ask-1"):
+                await call("run_fork", run="ask-1", new_run="ask-3", checkpoint=other)
         told = await call("checkpoint_diff", first=first, second=second, max_chars=1000)
         assert (told["files"], told["same"]) == (["M  one.txt"], False)
         assert any("more" in line for line in told["state"])
@@ -117,6 +121,23 @@ def test_runs_are_listed_forked_paused_and_compared(repo: Path) -> None:
         assert "more" not in rest
         picked = await call("run_list", status=["waiting"])
         assert [one["run"] for one in picked["runs"]] == ["ask-1"]
+
+    converse_here(repo, talk)
+
+
+def test_a_fork_gets_parameters_as_they_are_given(repo: Path) -> None:
+    (repo / "workflows" / "echo.yaml").write_text(
+        "name: echo\nparams: {word: {}}\ntasks:\n  ready: {run: 'true', effects: none}\n"
+        "  echo: {needs: ready, approve: 'Go on?', run: 'echo ${{ params.word }}', effects: none}\n"
+    )
+
+    async def talk(call: Caller) -> None:
+        await call("run_start", workflow="echo", run="echo-1", params={"word": "1"})
+        for number, word in enumerate(("5", '["x"]')):
+            await call("run_fork", run="echo-1", new_run=f"fork-{number}", params={"word": word})
+            plan = read_run(f"fork-{number}", repo).plan
+            assert plan is not None
+            assert plan.params == {"word": word}
 
     converse_here(repo, talk)
 

@@ -23,7 +23,7 @@ import msgspec
 import agentos
 from agentos import exceptions, typed
 from agentos.exceptions import AgentosError, RunRefusedError
-from agentos.ids import new_id
+from agentos.ids import new_id, short_id
 from agentos.tasks.process.ancestors import leave_orphans
 from agentos.values import decode_value, encode_value
 
@@ -186,9 +186,19 @@ def fork_detached(
     Returns once the driver holds the lease; what keeps it from driving is raised here.
     """
     from agentos.workflow.place.place import refuse_bad_id
+    from agentos.workflow.place.run_search import reading
+    from agentos.workflow.start.resume import find_target
 
     refuse_bad_id(workflow_id)
-    begin = checkpoint or run.record.workflow_id
+    own = run.record.workflow_id
+    begin = checkpoint or own
+    with reading(run.place) as store:
+        owner = find_target(store, run.place, begin)[0].workflow_id
+    if owner != own:
+        raise RunRefusedError(
+            f"{begin!r} belongs to run {owner}, not to {own}",
+            next_step=f"Its checkpoints: agentos checkpoints {shlex.quote(short_id(own))}",
+        )
     return _start_driver(run.place, {}, workflow_id=workflow_id or new_id(), fork=begin, pairs=tuple(params))
 
 

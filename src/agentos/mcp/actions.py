@@ -94,10 +94,7 @@ class Actions:
         """Begin a new run, `new_run`, from a checkpoint of a run (its newest, unless one is named), with its finished
         tasks and, where given, other parameters."""
         found = await asyncio.to_thread(self._reads.find, run)
-        pairs = [
-            f"{name}={one if isinstance(one, str) else msgspec.json.encode(one).decode()}"
-            for name, one in params.items()
-        ]
+        pairs = [f"{name}:={msgspec.json.encode(one).decode()}" for name, one in params.items()]
         forked: Detached = await asyncio.to_thread(
             partial(fork_detached, found, checkpoint, workflow_id=new_run, params=pairs)
         )
