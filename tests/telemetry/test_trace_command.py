@@ -119,6 +119,8 @@ def test_a_collector_in_trouble_is_told_as_that_and_later_helps(runs: Runs) -> N
         process = runs.start("-m", "agentos", "trace", "r1", "--otlp", collector.url)
         assert (process.wait(60), "503" in process.communicate()[1]) == (75, True)
     runs.finish("trace", "r1", "--otlp", "http://[", code=2)
+    process = runs.start("-m", "agentos", "trace", "r1", "--otlp", "nowhere/spans.jsonl")
+    assert ("nowhere is no directory\nMake it" in process.communicate()[1], process.returncode) == (True, 2)
     (runs.repo / "folder").mkdir()
     runs.finish("trace", "r1", "--otlp", "folder", code=2)
     runs.finish("trace", "no-such-run", "--otlp", "-", code=2)
