@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from mcp import MCPError
 
 from agentos import client
 from agentos.client.views import read_run
+from agentos.mcp.actions import TELL_S
 from tests.client.conftest import ASK
 from tests.mcp.conversation import Caller, ToolFailed, converse, converse_here, server_process
 from tests.workflow.support import soon
@@ -46,7 +48,7 @@ def test_a_run_is_started_once_however_often_it_is_asked_for(repo: Path) -> None
     async def talk(call: Caller) -> None:
         first = await call("run_start", workflow="edit", run="edit-1")
         assert (first["started"], first["status"], first["counts"]) == (True, "complete", {"complete": 2})
-        assert "write starts" in [one.message for one in call.progress]
+        assert call.progress[0].message == "edit: run edit-1 starts, 2 layers"
         again = await call("run_start", workflow="edit", run="edit-1")
         assert (again["started"], again["status"]) == (False, "complete")
         with pytest.raises(ToolFailed, match="exists already, with another definition"):
@@ -63,6 +65,21 @@ def test_a_run_is_started_once_however_often_it_is_asked_for(repo: Path) -> None
 
     converse_here(repo, talk)
     assert (repo / "one.txt").read_text() == "one\ntwo\n", "nothing ran twice"
+
+
+def test_a_run_of_many_tasks_floods_no_client(repo: Path) -> None:
+    (repo / "many.py").write_text(
+        "from agentos import Workflow\nflow = Workflow('many')\n"
+        "for number in range(500):\n    flow.add(f't{number}', lambda: 1)\n"
+    )
+
+    async def talk(call: Caller) -> None:
+        took = time.monotonic()
+        assert (await call("run_start", workflow="many.py", run="many-1"))["counts"] == {"complete": 500}
+        took = time.monotonic() - took
+        assert 1 <= len(call.progress) <= 2 + took / TELL_S
+
+    converse_here(repo, talk)
 
 
 def test_a_failed_run_is_explained_mended_and_resumed(repo: Path) -> None:

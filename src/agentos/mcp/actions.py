@@ -25,8 +25,8 @@ from agentos.render.event_text import describe_event
 WAIT_S = 20
 """Less than what any client allows a tool by default."""
 MOST_WAIT_S = 3600
-BEAT_S = 10.0
-"""A client that hears nothing gives a tool up: so often it is told that the run goes on."""
+BEAT_S, TELL_S = 10.0, 0.2
+"""A client that hears nothing gives a tool up: so often it is told that the run goes on. Of much news the newest."""
 LET_GO_S, LOOK_S = 2.0, 0.02
 """A driver writes the end of its drive before it lets the run go: so long that is waited for, since the next call may
 go on with the run."""
@@ -122,20 +122,23 @@ class Actions:
     async def _tell_progress(self, ctx: Context, found: FoundRun, after: int, wait_s: int) -> bool:
         """Whether its drive ended meanwhile."""
         began, words = time.monotonic(), "it goes on"
+        told_at, is_news = began - TELL_S, False
         async with aclosing(Client(place=found.place).watch(found.record.workflow_id, after=after)) as events:
             coming = None
             try:
                 while (left := wait_s - (time.monotonic() - began)) > 0:
                     coming = coming or asyncio.ensure_future(anext(events, None))
-                    done, _ = await asyncio.wait([coming], timeout=min(left, BEAT_S))
+                    quiet = told_at + (TELL_S if is_news else BEAT_S) - time.monotonic()
+                    done, _ = await asyncio.wait([coming], timeout=max(0, min(left, quiet)))
                     if done:
                         if (event := coming.result()) is None:
                             return True
-                        coming, said = None, describe_event(event)
-                        if not said:
-                            continue
-                        words = said
-                    await ctx.report_progress(time.monotonic() - began, message=words)
+                        coming = None
+                        if said := describe_event(event):
+                            words, is_news = said, True
+                    if time.monotonic() - told_at >= (TELL_S if is_news else BEAT_S):
+                        await ctx.report_progress(time.monotonic() - began, message=words)
+                        told_at, is_news = time.monotonic(), False
                 return False
             finally:
                 if coming is not None and not coming.done():
