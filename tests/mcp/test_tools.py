@@ -67,6 +67,16 @@ def test_a_run_is_started_once_however_often_it_is_asked_for(repo: Path) -> None
     assert (repo / "one.txt").read_text() == "one\ntwo\n", "nothing ran twice"
 
 
+def test_of_calls_at_the_same_moment_one_starts_the_run_and_all_tell_how_it_stands(repo: Path) -> None:
+    async def talk(call: Caller) -> None:
+        told = await asyncio.gather(*(call("run_start", workflow="edit", run="edit-1") for _ in range(5)))
+        assert sorted(one["started"] for one in told) == [False] * 4 + [True]
+        assert {one["run"] for one in told} == {"edit-1"}
+
+    converse_here(repo, talk)
+    assert (repo / "one.txt").read_text() == "one\ntwo\n", "nothing ran twice"
+
+
 def test_a_run_of_many_tasks_floods_no_client(repo: Path) -> None:
     (repo / "many.py").write_text(
         "from agentos import Workflow\nflow = Workflow('many')\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +18,7 @@ from agentos.client.detached import Detached, fork_detached, resume_detached, st
 from agentos.client.places import FoundRun
 from agentos.client.types import Pause
 from agentos.client.worktree import Client
-from agentos.exceptions import LeaseHeldError
+from agentos.exceptions import AgentosError, LeaseHeldError, WorktreeBusyError
 from agentos.mcp.reads import Answer, Reads
 from agentos.render.event_text import describe_event
 
@@ -60,6 +60,10 @@ class Actions:
         try:
             begun = await asyncio.to_thread(start)
         except LeaseHeldError:  # the same run, just being begun by another call
+            begun = None
+        except WorktreeBusyError:  # changed by another run, or by this one, which another server just begins
+            if not await self._is_there(run):
+                raise
             begun = None
         is_new = begun is not None and begun.pid is not None
         return {"started": is_new, **await self._follow(ctx, run, 0 if is_new else None, wait_s)}
@@ -105,6 +109,16 @@ class Actions:
         found = await asyncio.to_thread(self._reads.find, run)
         became = await asyncio.to_thread(deliver, found, Pause(reason=reason))
         return {"run": found.record.workflow_id, "pause": _BECAME[became]}
+
+    async def _is_there(self, run: str) -> bool:
+        """Whether there is a run of exactly this id, now or in a moment."""
+        patience = time.monotonic() + LET_GO_S
+        while time.monotonic() < patience:
+            with suppress(AgentosError):  # no run, or no database yet
+                if (await asyncio.to_thread(self._reads.find, run)).record.workflow_id == run:
+                    return True
+            await asyncio.sleep(LOOK_S)
+        return False
 
     async def _follow(self, ctx: Context, run: str, after: int | None, wait_s: int) -> Answer:
         """How the run stands at the end of its drive, or when the time is over; the client hears of it meanwhile."""
