@@ -42,6 +42,9 @@ _NO_SECRET_NAME = re.compile(
 )
 """Names of places, and of limits on how much a model may say."""
 _PASSWORD_IN_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#\s:@]*:([^/?#\s]+)@")
+_HEADERS = re.compile(r"^OTEL_EXPORTER_OTLP_(?:[A-Z]+_)?HEADERS$")
+_KEY_IN_HEADER = 16
+"""Characters of a header's value that is taken for a key; shorter ones are names of tenants and the like."""
 _UNSAFE_NAME = re.compile(r"[^A-Za-z0-9_.-]")
 _FENCES = "*#~^|!@"
 
@@ -142,6 +145,9 @@ class Masker:
                 continue
             if looks_secret(name):
                 secrets.append((name, value))
+            elif _HEADERS.search(name):
+                words = [word for pair in value.split(",") for word in unquote(pair.partition("=")[2]).split()]
+                secrets += [(name, value), *((name, word) for word in words if len(word) >= _KEY_IN_HEADER)]
             elif "://" in value:
                 inside = _PASSWORD_IN_URL.findall(value)
                 passwords = {form for found in inside for form in (found, unquote(found))}

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,28 @@ def test_stdout_has_messages_alone_whatever_comes_in_and_the_end_of_input_ends_i
         assert server.wait() == 0
     assert [json.loads(line) for line in rest.splitlines()] == []
     assert next(one for one in answers if one.get("id") == 1)["result"]["serverInfo"]["name"] == "agentos"
+
+
+def test_a_client_that_hears_nothing_any_more_is_no_bug(tmp_git_repo: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-m", "agentos", "mcp"],
+        cwd=tmp_git_repo,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        assert server.stderr is not None
+        server.stdout.close()
+        server.stdin.write(f"{json.dumps(HELLO)}\n")
+        server.stdin.flush()
+        with suppress(subprocess.TimeoutExpired):  # it hears of it with its first answer, and cannot say so
+            server.wait(3)
+        server.stdin.close()
+        assert (server.wait(20), server.stderr.read()) == (0, "")
 
 
 @pytest.mark.full

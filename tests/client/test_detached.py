@@ -15,7 +15,7 @@ import pytest
 
 from agentos import Workflow, client
 from agentos.client.detached import check_detached
-from agentos.exceptions import FilesChangedError, LeaseHeldError, RunRefusedError, WorkflowDefinitionError
+from agentos.exceptions import AgentosError, FilesChangedError, LeaseHeldError, RunRefusedError, WorkflowDefinitionError
 from agentos.tasks.process.ancestors import ancestors, carried_attempt
 from tests.workflow.support import environment, soon
 
@@ -165,6 +165,17 @@ def test_a_file_is_checked_as_it_is_now_and_imported_by_another_process(repo: Pa
     [problem] = check_detached("checked").problems
     assert problem.problem == "unknown need"
     assert not [name for name in sys.modules if "checked" in name]
+
+
+def test_a_file_that_serves_when_it_is_imported_is_not_looked_at_for_ever_and_leaves_no_process(repo: Path) -> None:
+    (repo / "serves.py").write_text(
+        "import os, signal\nopen('pid.part', 'w').write(str(os.getpid()))\nos.rename('pid.part', 'pid')\n"
+        "while True:\n    signal.pause()\n"
+    )
+    with pytest.raises(AgentosError, match=r"took longer than 2 s\nTry: agentos check serves.py"):
+        check_detached("serves.py", look_s=2)
+    pid = int((repo / "pid").read_text())
+    asyncio.run(soon(lambda: ended(pid)))
 
 
 def test_a_run_that_has_begun_is_left_as_it_stands_where_it_is_not_to_go_on(repo: Path) -> None:

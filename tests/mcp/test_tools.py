@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 from mcp import MCPError
 
 from agentos import client
+from agentos.client.views import read_run
+from agentos.mcp.actions import TELL_S
 from tests.client.conftest import ASK
 from tests.mcp.conversation import Caller, ToolFailed, converse, converse_here, server_process
 from tests.workflow.support import soon
@@ -45,7 +48,7 @@ def test_a_run_is_started_once_however_often_it_is_asked_for(repo: Path) -> None
     async def talk(call: Caller) -> None:
         first = await call("run_start", workflow="edit", run="edit-1")
         assert (first["started"], first["status"], first["counts"]) == (True, "complete", {"complete": 2})
-        assert "write starts" in [one.message for one in call.progress]
+        assert call.progress[0].message == "edit: run edit-1 starts, 2 layers"
         again = await call("run_start", workflow="edit", run="edit-1")
         assert (again["started"], again["status"]) == (False, "complete")
         with pytest.raises(ToolFailed, match="exists already, with another definition"):
@@ -62,6 +65,31 @@ def test_a_run_is_started_once_however_often_it_is_asked_for(repo: Path) -> None
 
     converse_here(repo, talk)
     assert (repo / "one.txt").read_text() == "one\ntwo\n", "nothing ran twice"
+
+
+def test_of_calls_at_the_same_moment_one_starts_the_run_and_all_tell_how_it_stands(repo: Path) -> None:
+    async def talk(call: Caller) -> None:
+        told = await asyncio.gather(*(call("run_start", workflow="edit", run="edit-1") for _ in range(5)))
+        assert sorted(one["started"] for one in told) == [False] * 4 + [True]
+        assert {one["run"] for one in told} == {"edit-1"}
+
+    converse_here(repo, talk)
+    assert (repo / "one.txt").read_text() == "one\ntwo\n", "nothing ran twice"
+
+
+def test_a_run_of_many_tasks_floods_no_client(repo: Path) -> None:
+    (repo / "many.py").write_text(
+        "from agentos import Workflow\nflow = Workflow('many')\n"
+        "for number in range(500):\n    flow.add(f't{number}', lambda: 1)\n"
+    )
+
+    async def talk(call: Caller) -> None:
+        took = time.monotonic()
+        assert (await call("run_start", workflow="many.py", run="many-1"))["counts"] == {"complete": 500}
+        took = time.monotonic() - took
+        assert 1 <= len(call.progress) <= 2 + took / TELL_S
+
+    converse_here(repo, talk)
 
 
 def test_a_failed_run_is_explained_mended_and_resumed(repo: Path) -> None:
@@ -105,6 +133,9 @@ def test_runs_are_listed_forked_paused_and_compared(repo: Path) -> None:
         assert (waiting["status"], forked["run"], forked["status"]) == ("waiting", "ask-2", "waiting")
         assert (await call("task_why", run="ask-2", task="before"))["status"] == "complete"
         first, second = (await call("run_start", workflow="edit", run="edit-1"))["checkpoints"]
+        for other in (first, "edit-1"):
+            with pytest.raises(ToolFailed, match=r"belongs to run edit-1, not to ask-1\n.*agentos checkpoints ask-1"):
+                await call("run_fork", run="ask-1", new_run="ask-3", checkpoint=other)
         told = await call("checkpoint_diff", first=first, second=second, max_chars=1000)
         assert (told["files"], told["same"]) == (["M  one.txt"], False)
         assert any("more" in line for line in told["state"])
@@ -117,6 +148,23 @@ def test_runs_are_listed_forked_paused_and_compared(repo: Path) -> None:
         assert "more" not in rest
         picked = await call("run_list", status=["waiting"])
         assert [one["run"] for one in picked["runs"]] == ["ask-1"]
+
+    converse_here(repo, talk)
+
+
+def test_a_fork_gets_parameters_as_they_are_given(repo: Path) -> None:
+    (repo / "workflows" / "echo.yaml").write_text(
+        "name: echo\nparams: {word: {}}\ntasks:\n  ready: {run: 'true', effects: none}\n"
+        "  echo: {needs: ready, approve: 'Go on?', run: 'echo ${{ params.word }}', effects: none}\n"
+    )
+
+    async def talk(call: Caller) -> None:
+        await call("run_start", workflow="echo", run="echo-1", params={"word": "1"})
+        for number, word in enumerate(("5", '["x"]')):
+            await call("run_fork", run="echo-1", new_run=f"fork-{number}", params={"word": word})
+            plan = read_run(f"fork-{number}", repo).plan
+            assert plan is not None
+            assert plan.params == {"word": word}
 
     converse_here(repo, talk)
 

@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-Manner = Literal["takes", "hangs", "is busy"]
+Manner = Literal["takes", "hangs", "is busy", "has moved"]
 
 
 class Collector:
@@ -84,6 +84,11 @@ class Collector:
                 if collector.manner == "is busy":
                     self.send_error(503)
                     return
+                if collector.manner == "has moved":
+                    self.send_response(302)
+                    self.send_header("location", f"{collector.url}/v1/traces".replace("127.0.0.1", "localhost"))
+                    self.end_headers()
+                    return
                 if self.path != "/v1/traces" or self.headers["content-type"] != "application/x-protobuf":
                     collector.wrong.append(f"{self.path} as {self.headers['content-type']}")
                 collector._take(ExportTraceServiceRequest.FromString(body))
@@ -93,6 +98,9 @@ class Collector:
                 self.send_header("content-length", str(len(answer)))
                 self.end_headers()
                 self.wfile.write(answer)
+
+            def do_GET(self) -> None:
+                collector.wrong.append("it was asked for a page")
 
             def log_message(self, *_: Any) -> None:
                 pass

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from threading import Event, Semaphore, Thread
 
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
+from agentos.exceptions import TryAgainError
+from agentos.workflow.telemetry.exporter import MOST_LATE, Sender
 from tests.agents.script import WriteFile
 from tests.agents.support import scripted
 from tests.models.replies import says
@@ -121,6 +128,73 @@ def test_a_collector_that_was_not_there_gets_the_spans_of_the_run_when_it_is(run
 def test_a_collector_that_refuses_connections_is_no_matter_of_the_run(runs: Runs) -> None:
     runs.python(f"{SMALL}\nrun(flow, workflow_id='r1')", OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1")
     assert json.loads(runs.finish("show", "r1", "--json"))["status"] == "complete"
+
+
+@pytest.mark.full
+def test_drives_that_ended_while_no_collector_answers_keep_no_more_than_a_few_threads(runs: Runs) -> None:
+    text = f"""{SMALL}
+import psutil, threading
+for number in range(40):
+    run(flow, workflow_id=f"r{{number}}")
+[exporter] = psutil.Process().children()
+most = exporter.num_threads()
+while exporter.num_threads() > 10:
+    threading.Event().wait(0.1)
+print(most)
+"""
+    assert int(runs.python(text, OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:1")) > 10
+
+
+class Deaf(SpanExporter):
+    """Takes no spans, or only those of others."""
+
+    def __init__(self, *refused: str) -> None:
+        self.refused = refused
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        refuses = not self.refused or spans[0].name in self.refused
+        return SpanExportResult.FAILURE if refuses else SpanExportResult.SUCCESS
+
+
+def test_only_a_few_ended_drives_wait_for_a_collector_that_is_away() -> None:
+    over, given_up = Event(), Semaphore(0)
+    sender = Sender(Deaf(), over)
+
+    def send() -> None:
+        with suppress(TryAgainError):
+            sender.send([ReadableSpan("late")], lambda: True)
+        given_up.release()
+
+    threads = [Thread(target=send, daemon=True) for _ in range(MOST_LATE + 3)]
+    for thread in threads:
+        thread.start()
+    assert all(given_up.acquire(timeout=30) for _ in range(3))
+    assert sum(thread.is_alive() for thread in threads) == MOST_LATE
+    over.set()
+
+
+def test_spans_that_a_collector_refuses_hold_up_no_others() -> None:
+    sender, over = Sender(Deaf("poison"), Event()), Event()
+    Thread(target=sender.send, args=([ReadableSpan("poison")], over.is_set), daemon=True).start()
+    sent = Thread(target=sender.send, args=([ReadableSpan("good")], over.is_set), daemon=True)
+    sent.start()
+    sent.join(30)
+    assert not sent.is_alive()
+
+
+def test_an_exporter_that_was_killed_is_started_again_for_the_next_drive(runs: Runs) -> None:
+    text = f"""{SMALL}
+import psutil, threading
+run(flow, workflow_id="r1")
+[exporter] = psutil.Process().children()
+exporter.kill()
+while exporter.status() != "zombie":
+    threading.Event().wait(0.01)
+run(flow, workflow_id="r2")
+"""
+    with Collector() as collector:
+        runs.python(text, **collector.env)
+        collector.wait_for(lambda it: "r2" in {value_of(one, "agentos.run.id") for one in it.named("run small")})
 
 
 def test_a_worker_sends_the_spans_of_all_its_runs(runs: Runs) -> None:

@@ -74,6 +74,42 @@ def test_headers_for_collectors_go_with_it_and_only_there(runs: Runs) -> None:
         assert said == ""
 
 
+def test_a_password_in_the_address_is_sent_as_one_and_shown_to_nobody(runs: Runs) -> None:
+    write(runs, QUICK)
+    runs.finish("run", "flow.yaml", "--id", "r1")
+    with Collector() as collector:
+        url = collector.url.replace("//", "//ada:ses%40me@")
+        told = runs.finish("trace", "r1", "--otlp", f"{url}/v1/traces", "--json")
+        assert collector.headers[-1]["authorization"] == "Basic YWRhOnNlc0BtZQ=="
+        assert json.loads(told)["otlp"] == f"{collector.url}/v1/traces"
+    process = runs.start("-m", "agentos", "trace", "r1", "--otlp", "http://ada:ses%40me@127.0.0.1:1?key=sesame")
+    assert ("ses" in process.communicate()[1], process.returncode) == (False, 75)
+
+
+def test_headers_follow_no_redirection_and_nothing_counts_as_sent_then(runs: Runs) -> None:
+    write(runs, QUICK)
+    runs.finish("run", "flow.yaml", "--id", "r1")
+    with Collector("has moved") as collector:
+        headers = {"OTEL_EXPORTER_OTLP_HEADERS": "x-key=sesame"}
+        process = runs.start("-m", "agentos", "trace", "r1", "--otlp", collector.url, **headers)
+        assert (process.wait(60), "answered with 302" in process.communicate()[1]) == (2, True)
+        assert len(collector.headers) == 1
+
+
+def test_a_header_that_cannot_be_sent_is_told_without_what_it_says(runs: Runs) -> None:
+    write(runs, QUICK)
+    runs.finish("run", "flow.yaml", "--id", "r1")
+    for value in ("Bearer%0Asesame", "sesame☃"):
+        headers = {"OTEL_EXPORTER_OTLP_HEADERS": f"x-key={value}"}
+        process = runs.start("-m", "agentos", "trace", "r1", "--otlp", "http://127.0.0.1:1", **headers)
+        said = process.communicate()[1]
+        assert (process.returncode, "'x-key' of OTEL_EXPORTER_OTLP_HEADERS" in said, "sesame" in said) == (
+            2,
+            True,
+            False,
+        )
+
+
 def test_a_collector_in_trouble_is_told_as_that_and_later_helps(runs: Runs) -> None:
     write(runs, QUICK)
     runs.finish("run", "flow.yaml", "--id", "r1")
@@ -83,6 +119,8 @@ def test_a_collector_in_trouble_is_told_as_that_and_later_helps(runs: Runs) -> N
         process = runs.start("-m", "agentos", "trace", "r1", "--otlp", collector.url)
         assert (process.wait(60), "503" in process.communicate()[1]) == (75, True)
     runs.finish("trace", "r1", "--otlp", "http://[", code=2)
+    process = runs.start("-m", "agentos", "trace", "r1", "--otlp", "nowhere/spans.jsonl")
+    assert ("nowhere is no directory\nMake it" in process.communicate()[1], process.returncode) == (True, 2)
     (runs.repo / "folder").mkdir()
     runs.finish("trace", "r1", "--otlp", "folder", code=2)
     runs.finish("trace", "no-such-run", "--otlp", "-", code=2)

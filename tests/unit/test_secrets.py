@@ -262,6 +262,16 @@ def test_names_that_do_not(name: str) -> None:
     assert not looks_secret(name)
 
 
+def test_keys_in_the_headers_for_collectors_are_secrets_and_short_values_are_not() -> None:
+    key, name = "hcaik-0123456789abcdef", "OTEL_EXPORTER_OTLP_HEADERS"
+    given = f"authorization=Bearer%20{key},x-tenant=production"
+    masker = Masker.for_run(source=EnvironmentSecrets({name: given, "OTEL_EXPORTER_OTLP_TRACES_HEADERS": f"k={key}2"}))
+    assert masker.text(f"{name}={given}") == f"{name}=[secret:{name}]"
+    assert masker.text(f"> authorization: Bearer {key}") == f"> authorization: Bearer [secret:{name}]"
+    assert key not in masker.text(f"{key}2")
+    assert masker.text("to production") == "to production"
+
+
 def test_only_values_of_eight_characters_are_guessed_and_declared_ones_of_four() -> None:
     env = {"A_TOKEN": "1234567", "B_TOKEN": "12345678", "PIN": "9876", "TINY": "abc", "OTHER": "harmless text"}
     mask = Masker.for_run(["PIN", "TINY", "UNSET"], EnvironmentSecrets(env))

@@ -16,6 +16,10 @@ def write_file(path: Path, lines: Iterable[bytes], *, force: bool) -> int:
     """Put the lines into the file, mode 0600; how many bytes that were. Killed half-way, the file is as it was."""
     if path.is_dir():
         raise RunRefusedError(f"{printable(str(path))} is a directory", next_step="Name a file in it.")
+    if not path.parent.is_dir():
+        raise RunRefusedError(
+            f"{printable(str(path.parent))} is no directory", next_step="Make it, or name a file elsewhere."
+        )
     if not force and os.path.lexists(path):
         raise _exists(path)
     handle, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:50]}.", suffix=".partial")  # 0600

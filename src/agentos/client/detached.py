@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import traceback
@@ -23,7 +24,7 @@ import msgspec
 import agentos
 from agentos import exceptions, typed
 from agentos.exceptions import AgentosError, RunRefusedError
-from agentos.ids import new_id
+from agentos.ids import new_id, short_id
 from agentos.tasks.process.ancestors import leave_orphans
 from agentos.values import decode_value, encode_value
 
@@ -40,6 +41,8 @@ LOG = "driver.log"
 """Beside the logs of the run's tasks; mode 0600. Each driver adds to it; it goes with the run."""
 _OF_AN_ATTEMPT = ("ATTEMPT_ID", "ROOT", "WORKTREE", "WORKFLOW_ID", "TASK_ID", "IDEMPOTENCY_KEY", "OUTPUT")
 _starting = Lock()
+LOOK_S = 300
+"""What takes longer to import is no workflow: something serves, or waits, in it."""
 
 
 class Detached(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,8 +78,8 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True):
     strict: bool = False
     as_stored: bool = False
     files: Literal["ask", "restore", "keep", "checkpoint"] = "ask"
-    only_look: bool = False
-    """Start: tell what is wrong with the file, and end. Resume: what it would do."""
+    look_s: int = 0
+    """Only look, for so many seconds at most. Start: tell what is wrong with the file. Resume: what it would do."""
     fork: str = ""
     """The checkpoint that a new run is to begin from."""
     pairs: tuple[str, ...] = ()
@@ -186,9 +189,19 @@ def fork_detached(
     Returns once the driver holds the lease; what keeps it from driving is raised here.
     """
     from agentos.workflow.place.place import refuse_bad_id
+    from agentos.workflow.place.run_search import reading
+    from agentos.workflow.start.resume import find_target
 
     refuse_bad_id(workflow_id)
-    begin = checkpoint or run.record.workflow_id
+    own = run.record.workflow_id
+    begin = checkpoint or own
+    with reading(run.place) as store:
+        owner = find_target(store, run.place, begin)[0].workflow_id
+    if owner != own:
+        raise RunRefusedError(
+            f"{begin!r} belongs to run {owner}, not to {own}",
+            next_step=f"Its checkpoints: agentos checkpoints {shlex.quote(short_id(own))}",
+        )
     return _start_driver(run.place, {}, workflow_id=workflow_id or new_id(), fork=begin, pairs=tuple(params))
 
 
@@ -230,7 +243,7 @@ def preview_detached(
         rerun=frozenset(rerun),
         as_stored=as_stored,
         files=files,
-        only_look=True,
+        look_s=LOOK_S,
     )
     fields = _ask_to_look(request, "what a resume would do could not be found out", "agentos resume --dry-run")
     return Previewed(
@@ -241,13 +254,16 @@ def preview_detached(
     )
 
 
-def check_detached(workflow: str, repo: str | Path | None = None) -> CheckedFile:
-    """What `check` tells of a workflow, however long this process has been running: nothing is imported in it."""
+def check_detached(workflow: str, repo: str | Path | None = None, *, look_s: int = LOOK_S) -> CheckedFile:
+    """What `check` tells of a workflow, however long this process has been running: nothing is imported in it.
+
+    AgentosError where the file is not imported within `look_s`.
+    """
     from agentos.client.definitions import CheckedFile
     from agentos.client.places import find_root
 
     root = str(find_root(repo))
-    request = _Request(root=root, database="", named=False, settings={}, workflow_id="", file=workflow, only_look=True)
+    request = _Request(root=root, database="", named=False, settings={}, workflow_id="", file=workflow, look_s=look_s)
     step = f"agentos check {shlex.quote(workflow)}"
     fields = _ask_to_look(request, f"what is wrong with {workflow!r} could not be found out", step)
     return typed.convert({name: msgspec.json.decode(value) for name, value in fields.items()}, CheckedFile)
@@ -258,7 +274,8 @@ def _ask_to_look(request: _Request, failed: str, instead: str) -> dict[str, byte
     with open(os.devnull, "wb") as nowhere:
         said = _ask_driver(msgspec.json.encode(request), nowhere.fileno(), Path(request.root))
     if not said:
-        raise AgentosError(failed, next_step=f"Try: {instead}")
+        why = f"the process that looked died, or took longer than {request.look_s} s"
+        raise AgentosError(f"{failed}: {why}", next_step=f"Try: {instead}")
     report = typed.decode(said, _Report)
     if report.error:
         raise _error_from(report)
@@ -349,6 +366,7 @@ def main() -> None:
     if os.fork():
         os._exit(0)
     os.setsid()
+    signal.alarm(asked.look_s)  # 0: none
     telling = os.dup(1)  # no child inherits it: the caller waits until it is closed
     os.dup2(2, 1)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
@@ -396,14 +414,14 @@ def _drive(asked: _Request, tell: Callable[[_Report], bool], shield: Shield) -> 
     )
     from agentos.workflow.define.workflow_source import find_workflow, load_workflow
 
-    if asked.only_look and asked.file:
+    if asked.look_s and asked.file:
         tell(_foreseen(check(asked.file, asked.root)))
         return
     place, options = resolve_drive_options(asked.root, **asked.settings)
     place = msgspec.structs.replace(place, database=asked.database, named=asked.named)
     options = msgspec.structs.replace(options, files=asked.files)
     choices = ResumeOptions(rerun=asked.rerun, strict=asked.strict)
-    if asked.only_look:
+    if asked.look_s:
         found = preview_resume(
             asked.target, place=place, choices=choices, as_stored=asked.as_stored, options=options, files=asked.files
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -18,15 +18,15 @@ from agentos.client.detached import Detached, fork_detached, resume_detached, st
 from agentos.client.places import FoundRun
 from agentos.client.types import Pause
 from agentos.client.worktree import Client
-from agentos.exceptions import LeaseHeldError
+from agentos.exceptions import AgentosError, LeaseHeldError, WorktreeBusyError
 from agentos.mcp.reads import Answer, Reads
 from agentos.render.event_text import describe_event
 
 WAIT_S = 20
 """Less than what any client allows a tool by default."""
 MOST_WAIT_S = 3600
-BEAT_S = 10.0
-"""A client that hears nothing gives a tool up: so often it is told that the run goes on."""
+BEAT_S, TELL_S = 10.0, 0.2
+"""A client that hears nothing gives a tool up: so often it is told that the run goes on. Of much news the newest."""
 LET_GO_S, LOOK_S = 2.0, 0.02
 """A driver writes the end of its drive before it lets the run go: so long that is waited for, since the next call may
 go on with the run."""
@@ -61,6 +61,10 @@ class Actions:
             begun = await asyncio.to_thread(start)
         except LeaseHeldError:  # the same run, just being begun by another call
             begun = None
+        except WorktreeBusyError:  # changed by another run, or by this one, which another server just begins
+            if not await self._is_there(run):
+                raise
+            begun = None
         is_new = begun is not None and begun.pid is not None
         return {"started": is_new, **await self._follow(ctx, run, 0 if is_new else None, wait_s)}
 
@@ -94,10 +98,7 @@ class Actions:
         """Begin a new run, `new_run`, from a checkpoint of a run (its newest, unless one is named), with its finished
         tasks and, where given, other parameters."""
         found = await asyncio.to_thread(self._reads.find, run)
-        pairs = [
-            f"{name}={one if isinstance(one, str) else msgspec.json.encode(one).decode()}"
-            for name, one in params.items()
-        ]
+        pairs = [f"{name}:={msgspec.json.encode(one).decode()}" for name, one in params.items()]
         forked: Detached = await asyncio.to_thread(
             partial(fork_detached, found, checkpoint, workflow_id=new_run, params=pairs)
         )
@@ -108,6 +109,16 @@ class Actions:
         found = await asyncio.to_thread(self._reads.find, run)
         became = await asyncio.to_thread(deliver, found, Pause(reason=reason))
         return {"run": found.record.workflow_id, "pause": _BECAME[became]}
+
+    async def _is_there(self, run: str) -> bool:
+        """Whether there is a run of exactly this id, now or in a moment."""
+        patience = time.monotonic() + LET_GO_S
+        while time.monotonic() < patience:
+            with suppress(AgentosError):  # no run, or no database yet
+                if (await asyncio.to_thread(self._reads.find, run)).record.workflow_id == run:
+                    return True
+            await asyncio.sleep(LOOK_S)
+        return False
 
     async def _follow(self, ctx: Context, run: str, after: int | None, wait_s: int) -> Answer:
         """How the run stands at the end of its drive, or when the time is over; the client hears of it meanwhile."""
@@ -125,20 +136,23 @@ class Actions:
     async def _tell_progress(self, ctx: Context, found: FoundRun, after: int, wait_s: int) -> bool:
         """Whether its drive ended meanwhile."""
         began, words = time.monotonic(), "it goes on"
+        told_at, is_news = began - TELL_S, False
         async with aclosing(Client(place=found.place).watch(found.record.workflow_id, after=after)) as events:
             coming = None
             try:
                 while (left := wait_s - (time.monotonic() - began)) > 0:
                     coming = coming or asyncio.ensure_future(anext(events, None))
-                    done, _ = await asyncio.wait([coming], timeout=min(left, BEAT_S))
+                    quiet = told_at + (TELL_S if is_news else BEAT_S) - time.monotonic()
+                    done, _ = await asyncio.wait([coming], timeout=max(0, min(left, quiet)))
                     if done:
                         if (event := coming.result()) is None:
                             return True
-                        coming, said = None, describe_event(event)
-                        if not said:
-                            continue
-                        words = said
-                    await ctx.report_progress(time.monotonic() - began, message=words)
+                        coming = None
+                        if said := describe_event(event):
+                            words, is_news = said, True
+                    if time.monotonic() - told_at >= (TELL_S if is_news else BEAT_S):
+                        await ctx.report_progress(time.monotonic() - began, message=words)
+                        told_at, is_news = time.monotonic(), False
                 return False
             finally:
                 if coming is not None and not coming.done():

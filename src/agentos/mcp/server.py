@@ -43,10 +43,13 @@ def skill() -> str:
 
 
 def serve(repo: Path) -> None:
-    """Serve the runs of this repository on stdin and stdout, until stdin ends. Runs go on."""
+    """Serve the runs of this repository on stdin and stdout, until stdin ends or the client is gone. Runs go on."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # nothing is to be put in order; a reader of stdin is not interrupted
     with mark_agent(WHO):
-        make_server(repo).run("stdio")
+        try:
+            make_server(repo).run("stdio")
+        except* BrokenPipeError:  # the client went while it was told something
+            pass
 
 
 def make_server(repo: Path) -> MCPServer[Any]:

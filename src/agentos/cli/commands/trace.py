@@ -20,6 +20,7 @@ from agentos.render.text import count, printable
 
 PATIENCE_S = 10.0
 _TRACES = "/v1/traces"
+_OTLP = "OTEL_EXPORTER_OTLP"
 
 
 class Traced(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +76,7 @@ def command(run: str | None, target: str, as_json: bool, repo: Path | None) -> N
         sys.stdout.flush()
         sys.stdout.buffer.writelines(encode_json(one) + b"\n" for one in requests)
         sys.stdout.buffer.flush()
-    elif target.startswith(("http://", "https://")):
+    elif target.lower().startswith(("http://", "https://")):
         target = _send(target, requests)
     else:
         target = _write(Path(target), requests)
@@ -98,34 +99,57 @@ def _write(path: Path, requests: Iterable[Request]) -> str:
 
 
 def _send(url: str, requests: Iterable[Request]) -> str:
-    """Send them, one request after the other; to which address that was."""
-    from urllib.parse import unquote, urlsplit
+    """Send them, one request after the other; to which address that was, without what may be a password in it."""
+    from urllib.parse import urlsplit
 
     try:
         parts = urlsplit(url)
-        netloc, path = parts.netloc, parts.path
     except ValueError as error:
-        raise click.BadParameter(f"{url} is no URL: {error}", param_hint="--otlp") from None
-    address = url if path.strip("/") else f"{parts.scheme}://{netloc}{_TRACES}"
-    given = os.environ.get("OTEL_EXPORTER_OTLP_TRACES_HEADERS") or os.environ.get("OTEL_EXPORTER_OTLP_HEADERS", "")
-    pairs = (pair.partition("=") for pair in given.split(",") if "=" in pair)
-    headers = {
-        "Content-Type": "application/x-protobuf",
-        **{name.strip(): unquote(value.strip()) for name, _, value in pairs},
-    }
+        raise click.BadParameter(f"it is no URL: {error}", param_hint="--otlp") from None
+    user, at, host = parts.netloc.rpartition("@")
+    to = parts._replace(netloc=host, path=parts.path if parts.path.strip("/") else _TRACES, fragment="")
+    shown = to._replace(query="").geturl()
+    headers = _headers(user if at else None)
     for one in requests:
-        _post(address, encode_protobuf(one), headers)
-    return address
+        _post(to.geturl(), shown, encode_protobuf(one), headers)
+    return shown
 
 
-def _post(address: str, body: bytes, headers: dict[str, str]) -> None:
+def _headers(user: str | None) -> dict[str, str]:
+    """Those that the environment names, and the user and password of a URL."""
+    from base64 import b64encode
+    from urllib.parse import unquote
+
+    variable = next((one for one in (f"{_OTLP}_TRACES_HEADERS", f"{_OTLP}_HEADERS") if os.environ.get(one)), "")
+    pairs = (pair.partition("=") for pair in os.environ.get(variable, "").split(",") if "=" in pair)
+    headers = {"Content-Type": "application/x-protobuf"}
+    if user is not None:
+        headers["Authorization"] = f"Basic {b64encode(unquote(user).encode()).decode()}"
+    headers |= {name.strip(): unquote(value.strip()) for name, _, value in pairs}
+    for name, value in headers.items():
+        if not (name + value).isascii() or not (name + value).isprintable():
+            raise RunRefusedError(
+                f"the header {printable(name)!r} of {variable} has characters that no header may have",
+                next_step=f"Write its value in {variable} as it is to be sent, or with %XX for such as , and =.",
+            )
+    return headers
+
+
+def _post(address: str, shown: str, body: bytes, headers: dict[str, str]) -> None:
     import urllib.request
     from http.client import HTTPException
     from urllib.error import HTTPError
 
-    shown, again = printable(address), "Send them again later: they are the same then."
+    class Stays(urllib.request.HTTPRedirectHandler):
+        """Follows no redirection: it would ask for a page instead, and hand our headers to whoever is named."""
+
+        def redirect_request(self, *_: object) -> None:
+            return None
+
+    shown, again = printable(shown), "Send them again later: they are the same then."
     try:
-        with urllib.request.urlopen(urllib.request.Request(address, body, headers), timeout=PATIENCE_S) as answer:
+        request = urllib.request.Request(address, body, headers)
+        with urllib.request.build_opener(Stays).open(request, timeout=PATIENCE_S) as answer:
             answer.read(1 << 20)
     except HTTPError as error:
         text = f"{shown} answered with {error.code} {printable(error.reason)}"

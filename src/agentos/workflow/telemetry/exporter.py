@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from datetime import datetime, timedelta
-from threading import Event, Lock, Thread
+from threading import Event, Lock, Semaphore, Thread
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from agentos import typed
-from agentos.exceptions import AgentosError
+from agentos.exceptions import AgentosError, TryAgainError
 from agentos.ids import EPOCH, WorkflowId
 from agentos.machine.events import TERMINAL, TaskStart, WorkflowStart
 from agentos.store.port import StorePort
@@ -41,9 +41,12 @@ LOOK_S = 1.0
 BATCH = 512
 AGAIN_S = 5.0
 GIVE_UP_S = 60.0
-"""After the driver has ended, spans that still cannot be sent are left to `agentos trace`."""
+"""After the drive has ended, spans that still cannot be sent are left to `agentos trace`."""
+MOST_LATE = 8
+"""Ended drives whose spans wait for a collector while their driver goes on with others: each keeps a connection."""
 
-Send = Callable[[Sequence[ReadableSpan]], None]
+Send = Callable[[Sequence[ReadableSpan], Callable[[], bool]], object]
+"""Gives spans on; the function says whether their drive is over."""
 
 
 class SpanMaker:
@@ -141,10 +144,12 @@ class FollowingThread:
     def _follow(self) -> None:
         if isinstance(self._tracer, Tracer):
             maker, processor = SpanMaker(self._tracer), self._tracer.span_processor
-            _follow(self._followed, maker, lambda spans: [processor.on_end(span) for span in spans], self._over)
+            _follow(self._followed, maker, lambda spans, _: [processor.on_end(span) for span in spans], self._over)
 
 
-def _follow(followed: Followed, maker: SpanMaker, send: Callable[[list[ReadableSpan]], object], over: Event) -> None:
+def _follow(followed: Followed, maker: SpanMaker, send: Send, over: Event) -> None:
+    workflow_id = WorkflowId(followed.workflow_id)
+
     def pause(seconds: float) -> None:
         if over.is_set():
             time.sleep(min(seconds, 0.05))
@@ -153,11 +158,11 @@ def _follow(followed: Followed, maker: SpanMaker, send: Callable[[list[ReadableS
 
     try:
         with closing(followed.place.open(readonly=True)) as store:
-            for spans in follow_spans(store, WorkflowId(followed.workflow_id), after=followed.after, pause=pause):
+            for spans in follow_spans(store, workflow_id, after=followed.after, pause=pause):
                 made = maker.make(spans)
                 for start in range(0, len(made), BATCH):
-                    send(made[start : start + BATCH])
-    except AgentosError as error:  # the run, or its database, is gone
+                    send(made[start : start + BATCH], lambda: store.find_run(workflow_id).holder is None)
+    except AgentosError as error:  # the run, its database or the collector is gone
         log.info("spans of %s are not sent on: %s", followed.workflow_id, error.message)
     except Exception:
         log.warning("spans of %s are not sent on", followed.workflow_id, exc_info=True)
@@ -166,20 +171,38 @@ def _follow(followed: Followed, maker: SpanMaker, send: Callable[[list[ReadableS
 # --- as a process -----------------------------------------------------------------------------------------------------
 
 
-class _Sender:
+class Sender:
     """Sends batches, one after the other. What does not go is tried again until it is given up."""
 
     def __init__(self, exporter: SpanExporter, over: Event) -> None:
         self._exporter, self._over = exporter, over
-        self._lock = Lock()
-        self.give_up_at = float("inf")
+        self._turn, self._late = Lock(), Semaphore(MOST_LATE)
 
-    def send(self, spans: list[ReadableSpan]) -> None:
+    def send(self, spans: Sequence[ReadableSpan], is_over: Callable[[], bool]) -> None:
+        """TryAgainError, once the drive is over, where the collector is away for long, or too many wait for it."""
+        give_up_at, waits = float("inf"), False
+        try:
+            while not self._try(spans):
+                # Once the driver has ended no more come: these may wait as long as this process does.
+                if not waits and not self._over.is_set() and is_over():
+                    waits = self._late.acquire(blocking=False)
+                    give_up_at = time.monotonic() + (GIVE_UP_S if waits else 0)
+                if time.monotonic() >= give_up_at:
+                    raise TryAgainError("no collector took them", next_step="Send them: agentos trace RUN --otlp URL")
+                self._over.wait(AGAIN_S) if not self._over.is_set() else time.sleep(AGAIN_S)
+        finally:
+            if waits:
+                self._late.release()
+
+    def _try(self, spans: Sequence[ReadableSpan]) -> bool:
         from opentelemetry.sdk.trace.export import SpanExportResult
 
-        with self._lock:
-            while self._exporter.export(spans) is not SpanExportResult.SUCCESS and time.monotonic() < self.give_up_at:
-                self._over.wait(AGAIN_S) if not self._over.is_set() else time.sleep(AGAIN_S)
+        if not self._turn.acquire(timeout=AGAIN_S):
+            return False
+        try:
+            return self._exporter.export(spans) is SpanExportResult.SUCCESS
+        finally:
+            self._turn.release()
 
 
 def main() -> None:
@@ -189,13 +212,13 @@ def main() -> None:
         os.environ.setdefault("OTEL_SERVICE_NAME", "agentos")
     over, threads = Event(), list[Thread]()
     tracer: Any = TracerProvider(shutdown_on_exit=False).get_tracer("agentos", VERSION)
-    sender = _Sender(OTLPSpanExporter(), over)
+    sender = Sender(OTLPSpanExporter(), over)
     for line in sys.stdin.buffer:
         followed = typed.convert(msgspec.json.decode(line), Followed, dec_hook=lambda kind, value: kind(value))
         threads = [one for one in threads if one.is_alive()]
         threads.append(Thread(target=_follow, args=(followed, SpanMaker(tracer), sender.send, over), daemon=True))
         threads[-1].start()
-    sender.give_up_at = until = time.monotonic() + GIVE_UP_S
+    until = time.monotonic() + GIVE_UP_S
     over.set()
     for thread in threads:
         thread.join(max(0.0, until - time.monotonic()))

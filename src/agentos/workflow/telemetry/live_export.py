@@ -87,15 +87,20 @@ class _ExporterProcess:
 
     def __init__(self) -> None:
         self._lock = Lock()
+        self._process = self._start()
+        atexit.register(self._end)
+
+    def _start(self) -> subprocess.Popen[bytes]:
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         # -P: a module in the working folder must not stand in for one of the standard library.
         argv = [sys.executable, "-P", "-c", _BOOT, _OUR_FOLDER]
-        self._process = subprocess.Popen(argv, start_new_session=True, **pipes)
-        atexit.register(self._end)
+        return subprocess.Popen(argv, start_new_session=True, **pipes)
 
     def follow(self, followed: Followed) -> None:
-        assert self._process.stdin is not None
         with self._lock, suppress(OSError, ValueError):
+            if self._process.poll() is not None:  # killed, or out of memory: drives to come are followed all the same
+                self._process = self._start()
+            assert self._process.stdin is not None
             self._process.stdin.write(msgspec.json.encode(followed, enc_hook=str) + b"\n")
             self._process.stdin.flush()
 
