@@ -14,7 +14,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, islice
+from itertools import count, groupby, islice
 from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -175,11 +175,39 @@ class GraphThreads:
             loaded, rows = _compose(new, before)
             row = (line.ns, checkpoint, parent, loaded.no, *new.metadata)
             expected = before.no if before is not None else None
-            if self._tables.write(lambda queries: _insert(queries, line, expected, row, rows)):  # noqa: B023
+            if self._insert(line, expected, row, rows):
                 self._cache.forget(line, parent)  # what goes on from there again reads it again
                 self._cache.put(line, checkpoint, loaded)
                 return
             self._cache.forget(line, parent)
+
+    def _insert(
+        self,
+        line: Line,
+        expected: int | None,
+        row: tuple[str, str, str, int, str, bytes],
+        values: Sequence[tuple[int, int, int, str, bytes]],
+    ) -> bool:
+        """False where the parent is not what the values were made of."""
+        tries = count()
+
+        def act(queries: Queries) -> bool:
+            if next(tries):  # the connection was lost, perhaps once all was stored
+                there = [Header(*found).head for found in queries.rows("find_checkpoint", *line, row[1])]
+                if there == [row[3]]:
+                    return True
+            if expected is None:
+                no = _hold_or_add(queries, line.thread)
+            else:
+                found = list(queries.rows("hold_parent", *line, row[2]))
+                if not found or found[0][1] != expected:
+                    return False
+                no = found[0][0]
+            queries.each("add_value", [(no, *value) for value in values])
+            queries.each("put_checkpoint", [(no, *row)])
+            return True
+
+        return self._tables.write(act)
 
     def _load_parent(self, line: Line, parent: str, checkpoint: str) -> Loaded:
         found = self.find(line, parent, with_writes=False)
@@ -295,9 +323,6 @@ class GraphThreads:
     def headers(self, thread: str | None = None) -> list[Header]:
         """All checkpoints of a thread (None: of every one), newest first."""
         return self._tables.read(lambda queries: _list_headers(queries, thread))
-
-    def list_threads(self) -> list[str]:
-        return [id_ for (id_,) in self._tables.read(lambda queries: list(queries.rows("list_threads")))]
 
     def scan(
         self,
@@ -497,31 +522,10 @@ def _new_number() -> int:
 # --- inside one transaction ------------------------------------------------------------------------------------------
 
 
-def _insert(
-    queries: Queries,
-    line: Line,
-    expected: int | None,
-    row: tuple[str, str, str, int, str, bytes],
-    values: Sequence[tuple[int, int, int, str, bytes]],
-) -> bool:
-    """False where the parent is not what the values were made of."""
-    if expected is None:
-        no = _hold_or_add(queries, line.thread)
-    else:
-        found = list(queries.rows("hold_parent", *line, row[2]))
-        if not found or found[0][1] != expected:
-            return False
-        no = found[0][0]
-    queries.each("add_value", [(no, *value) for value in values])
-    queries.each("put_checkpoint", [(no, *row)])
-    return True
-
-
 def _hold_or_add(queries: Queries, thread: str) -> int:
-    held = list(queries.rows("hold_thread", thread))
-    if not held:
+    # Again where somebody deleted it in between.
+    while not (held := list(queries.rows("hold_thread", thread))):
         queries.each("add_thread", [(thread,)])
-        held = list(queries.rows("hold_thread", thread))
     no: int = held[0][0]
     return no
 
