@@ -14,6 +14,8 @@ import pytest
 from agentos.client.langgraph.threads import Header
 from agentos.exceptions import GraphCheckpointGoneError
 from agentos.langgraph import AgentosSaver
+from agentos.worktree.snapshots.retention import captured_runs
+from agentos.worktree.snapshots.store import open_worktree
 from tests.langgraph.states import config_of, put_values, values_of
 from tests.postgres.pooler import OwnPooler
 from tests.postgres.server import fresh_url, shared_url
@@ -67,3 +69,30 @@ def test_a_put_whose_answer_was_lost_is_stored_once(
             assert not pooler.to_lose
             assert [one.config for one in saver.list(config_of("a"))] == [second, first]
             assert [one.checkpoint["channel_values"] for one in saver.list(config_of("b"))] == [{"x": 2}, {"x": 1}]
+
+
+@pytest.mark.parametrize("repo", ["sqlite"], indirect=True)
+def test_a_prune_takes_no_files_of_a_checkpoint_that_is_being_stored(repo: Path) -> None:
+    worktree = open_worktree(repo)
+    with (
+        AgentosSaver.open(repo, files=True) as saver,
+        AgentosSaver.open(repo, files=True) as other,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        first = put_values(saver, config_of("a"), {"x": 1}, step=0)
+        second = put_values(saver, first, {"x": 2}, step=1)
+        (repo / "notes.txt").write_text("third")
+        puts: list[Any] = []
+
+        def choose(headers: Sequence[Header], _: object) -> Sequence[Header]:
+            puts.append(pool.submit(put_values, other, second, {"x": 3}, step=2))
+            while captured_runs(worktree)["langgraph:a"] < 3:
+                time.sleep(0.01)
+            return headers[1:]
+
+        saver._sweep("a", choose)
+        third = puts[0].result(timeout=20)
+        assert captured_runs(worktree) == {"langgraph:a": 2}
+        (repo / "notes.txt").write_text("later")
+        saver.restore_files(third)
+    assert (repo / "notes.txt").read_text() == "third"

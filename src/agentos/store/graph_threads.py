@@ -268,17 +268,18 @@ class GraphThreads:
         self,
         thread: str,
         choose: Callable[[Sequence[Header], Callable[[int], Collection[str]]], Collection[Header]],
-    ) -> None:
-        """Delete the checkpoints that `choose` picks, what tasks wrote on top of them, and what no other is made of.
+    ) -> Collection[Header]:
+        """Delete the checkpoints that `choose` picks, what tasks wrote on top of them, and what no other is made of;
+        gives these checkpoints.
 
         It is given all of them, newest first, and what tells the channels of a head.
         """
 
-        def act(queries: Queries) -> bool:
+        def act(queries: Queries) -> Collection[Header]:
             held = list(queries.rows("lock_thread", thread))
             headers = _list_headers(queries, thread)
             if not held or not headers:
-                return False
+                return ()
             [(no,)] = held
             heads = _Values(queries, no).heads(header.head for header in headers)
             gone = set(choose(headers, lambda head: heads[head].parts))
@@ -291,10 +292,12 @@ class GraphThreads:
                 left = {header.head for header in headers if header not in gone}
                 needed = left.union(*(heads[head].parts.values() for head in left))
                 queries.each("delete_values", [(no, json.dumps(sorted(needed)))])
-            return bool(gone)
+            return gone
 
-        if self._tables.write(act):
+        gone = self._tables.write(act)
+        if gone:
             self._tables.give_back()
+        return gone
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from agentos.ids import new_id
-from agentos.worktree.snapshots.retention import forget, retain_ids
+from agentos.worktree.snapshots.retention import forget, forget_ids
 from agentos.worktree.snapshots.snapshots import take
 from agentos.worktree.snapshots.store import Worktree, open_worktree
 
@@ -28,6 +28,6 @@ class ThreadFiles:
         """Let go of all snapshots of a thread."""
         forget(self._worktree, [OWNER + thread])
 
-    def retain(self, thread: str, snapshots: Collection[str]) -> None:
-        """Let go of all but these, and what restores replaced last."""
-        retain_ids(self._worktree, OWNER + thread, snapshots)
+    def forget_ids(self, thread: str, snapshots: Collection[str]) -> None:
+        """Let go of these."""
+        forget_ids(self._worktree, OWNER + thread, snapshots)
