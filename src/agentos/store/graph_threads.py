@@ -14,6 +14,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count, groupby, islice
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -113,14 +114,23 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     body: bytes
 
 
+class _Anchor(NamedTuple):
+    """What edits go back to now and then."""
+
+    no: int
+    cost: int
+    make: Callable[[], bytes]
+    """Its bytes, which most need not know."""
+
+
 class _Value(NamedTuple):
     content: Encoded
     cost: int = 0
     """Of the edits since it was whole."""
     depth: int = 0
     """How many edits back the anchor lies: a value that is whole, or was made of another anchor."""
-    anchor: tuple[int, Encoded, int] | None = None
-    """Its number, content and cost, where that is not this very value."""
+    anchor: _Anchor | None = None
+    """Where that is not this very value."""
 
 
 class Loaded(NamedTuple):
@@ -435,33 +445,31 @@ class _Values:
 
     def _make(self, numbers: set[int]) -> None:
         try:
-            # The newest first: on the way to it lie the others, which are kept as they come by.
-            for no in sorted(numbers - self.done.keys(), reverse=True):
-                if no not in self.done:
-                    self._make_one(no, numbers)
+            for no in sorted(numbers - self.done.keys()):  # the oldest first: others are made of it
+                self.done[no] = self._make_one(no)
         except (KeyError, ValueError) as error:
             raise _damage(self._thread_no, str(error)) from error
 
-    def _make_one(self, no: int, wanted: set[int]) -> None:
-        way: list[int] = []
+    def _make_one(self, no: int) -> _Value:
+        _, depth, type_, body = self._rows[no]
+        way: list[int] = []  # the newest first
         while no not in self.done and self._rows[no][0]:
             way.append(no)
             no = self._rows[no][0]
-        if no not in self.done:
-            _, _, type_, body = self._rows[no]
-            self.done[no] = _Value(Encoded(type_, body))
-        made = self.done[no]
-        content, cost, anchor = bytearray(made.content.data), made.cost, made.anchor or (no, made.content, made.cost)
-        while way:
-            no = way.pop()
-            _, depth, type_, edits = self._rows[no]
-            apply_edits(content, edits)
-            cost += len(edits) + _ROW
-            is_anchor = depth == 0 and (not way or self._rows[way[-1]][1] > 0)  # the last one on the way
-            if is_anchor or no in wanted:
-                value = Encoded(type_, bytes(content))
-                anchor = anchor if depth else (no, value, cost)
-                self.done[no] = _Value(value, cost, depth, anchor if depth else None)
+        if not way:
+            return _Value(Encoded(type_, body))
+        base = self.done[no] if no in self.done else _Value(Encoded(*self._rows[no][2:]))
+        edits = [self._rows[each][3] for each in way]
+        costs = [base.cost]
+        for one in reversed(edits):
+            costs.append(costs[-1] + len(one) + _ROW)
+        anchor = base.anchor or _Anchor(no, base.cost, partial(bytes, base.content.data))
+        for later, each in enumerate(way):
+            if self._rows[each][1] == 0:
+                anchor = _Anchor(each, costs[-1 - later], partial(apply_edits, base.content.data, edits[later:]))
+                break
+        content = Encoded(type_, apply_edits(base.content.data, edits))
+        return _Value(content, costs[-1], depth, anchor if depth else None)
 
 
 def _damage(thread_no: int, why: str) -> CheckpointCorruptedError:
@@ -504,13 +512,13 @@ def _edit_value(content: Encoded, base: int, before: _Value | None) -> tuple[_Va
     """The value as it will be read, what it is made of (0: of nothing, it is whole), and what is stored of it."""
     if before is None:
         return _Value(content), 0, content.data
-    anchor = before.anchor or (base, before.content, before.cost)
+    anchor = before.anchor or _Anchor(base, before.cost, partial(bytes, before.content.data))
     depth = before.depth + 1
     if depth < _STRIDE:
-        of, cost = before.content, before.cost
+        of, cost = before.content.data, before.cost
     else:
-        (base, of, cost), depth = anchor, 0
-    edits = find_edits(of.data, content.data)
+        base, cost, of, depth = anchor.no, anchor.cost, anchor.make(), 0
+    edits = find_edits(of, content.data)
     cost += len(edits) + _ROW
     if cost >= len(content.data):  # to be read as edits it would cost more than whole
         return _Value(content), 0, content.data
@@ -578,5 +586,5 @@ class _Cache:
 
 
 def _size(loaded: Loaded) -> int:
-    anchors = sum(len(value.anchor[1].data) for value in loaded.values.values() if value.anchor is not None)
-    return anchors + sum(len(value.content.data) for value in loaded.values.values())
+    """About: an anchor is made of as many bytes at most, mostly."""
+    return sum(len(value.content.data) * (1 if value.anchor is None else 2) for value in loaded.values.values())
