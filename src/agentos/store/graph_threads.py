@@ -34,6 +34,8 @@ ALL = 1 << 62
 
 _ROW = 64
 """What a row of edits costs beside them, in bytes: many small ones take their time, too."""
+_HELD = 512
+"""What a checkpoint or a value takes in memory beside its bytes."""
 _STRIDE = 16
 """Every so many edits, one goes back as far: few rows make a value, and its bytes are stored twice, not many times."""
 _SINCE_S = 1_704_067_200
@@ -587,4 +589,6 @@ class _Cache:
 
 def _size(loaded: Loaded) -> int:
     """About: an anchor is made of as many bytes at most, mostly."""
-    return sum(len(value.content.data) * (1 if value.anchor is None else 2) for value in loaded.values.values())
+    return _HELD + sum(
+        _HELD + len(one.content.data) * (1 if one.anchor is None else 2) for one in loaded.values.values()
+    )
