@@ -102,7 +102,7 @@ def _claim(lock: Path, workflow_id: str) -> Iterator[None]:
         if not is_ours:
             raise LeaseHeldError(workflow_id, "another worker")
         yield
-        lock.unlink()
+        lock.unlink(missing_ok=True)
     finally:
         os.close(opened)
 
