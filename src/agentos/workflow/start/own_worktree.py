@@ -12,13 +12,13 @@ import fcntl
 import os
 import shlex
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from agentos.exceptions import LeaseHeldError, RunRefusedError, SnapshotNotFoundError
+from agentos.exceptions import LeaseHeldError, RunRefusedError, SnapshotNotFoundError, WorktreeBusyError
 from agentos.ids import short_id
 from agentos.store.port import ENDED, RunRecord
 from agentos.store.private_files import make_folders
@@ -29,7 +29,7 @@ from agentos.worktree.linked_worktrees import linked_worktrees, make_linked, rel
 from agentos.worktree.snapshots.manifest import FORMAT, Head, Manifest
 from agentos.worktree.snapshots.snapshots import Snapshot, current_tree, find, is_unchanged
 from agentos.worktree.snapshots.store import FOLDER as FOLDER_IN_GIT
-from agentos.worktree.snapshots.store import Worktree, open_worktree
+from agentos.worktree.snapshots.store import PATIENCE_S, Worktree, lock_file, open_worktree
 
 _LABEL = "submitted"
 _PASSING = "drive"
@@ -84,7 +84,7 @@ def leave_worktree(place: Place, workflow_id: str, origin: SubmittedFrom) -> Non
         run = known_run(store, workflow_id)
     if run is None or run.holder is None:
         worktree = open_worktree(place.home)
-        with _alone_in(worktree):
+        with suppress(WorktreeBusyError), _alone_in(worktree):  # else it goes with the next worker
             remove_linked(worktree, place.root)
 
 
@@ -107,24 +107,21 @@ def _claim(lock: Path, workflow_id: str) -> Iterator[None]:
         os.close(opened)
 
 
-@contextmanager
-def _alone_in(worktree: Worktree) -> Iterator[None]:
+def _alone_in(worktree: Worktree, *, patience_s: float = PATIENCE_S) -> AbstractContextManager[object]:
     """No other worker makes or removes linked worktrees of this repository: git stumbles over half made ones."""
-    opened = os.open(worktree.common_dir, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(opened, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(opened)
+    return lock_file(worktree.store.parent / "worktrees.lock", patience_s=patience_s)
 
 
 def remove_left_behind(place: Place) -> None:
-    """Remove worktrees that were made for one drive, of runs that have ended: their workers were killed."""
+    """Remove worktrees that were made for one drive, of runs that have ended: their workers were killed.
+
+    WorktreeBusyError where another worker is at it, or makes one.
+    """
     folder = os.path.realpath(place.own_folder("x").parent)
     if not os.path.isdir(folder):
         return
     worktree = open_worktree(place.root)
-    with closing(place.open(readonly=True)) as store, _alone_in(worktree):
+    with closing(place.open(readonly=True)) as store, _alone_in(worktree, patience_s=0):
         for one in linked_worktrees(worktree):
             if one.label != _PASSING or os.path.dirname(one.path) != folder:
                 continue
