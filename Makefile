@@ -102,7 +102,7 @@ schemas: $(VENV)/.core ## write the JSON Schemas of workflow files and of what c
 
 matrix: $(VENV)/.test agents-if-possible ## the whole kill matrix: every pass of every crash point, on both stores (long)
 	AGENTOS_MATRIX=full $(RUN) pytest $(SPREAD) tests/crash tests/agents tests/issue/test_kill_matrix.py \
-		tests/issue/test_parallel.py tests/cluster $(PYTEST_ARGS)
+		tests/issue/test_parallel.py tests/cluster tests/langgraph/test_processes.py $(PYTEST_ARGS)
 
 soak: $(VENV)/.test ## random kills and resumes for MINUTES=5, then drivers and a PostgreSQL server in trouble
 	$(VENV)/bin/python tests/crash/soak.py --minutes $(MINUTES)

@@ -61,3 +61,17 @@ def test_files_go_with_their_checkpoints_and_are_nobodys_leftovers(repo: Path) -
         assert (repo / "notes.txt").read_text() == "step 2"
         saver.delete_thread("a")
     assert captured_runs(open_worktree(repo)) == {}
+
+
+@pytest.mark.parametrize("thread", ["x" * 300, "日本語" * 40, "user:42/thread:7"])
+@pytest.mark.parametrize("repo", ["sqlite"], indirect=True)
+def test_a_thread_may_have_any_id(repo: Path, thread: str) -> None:
+    with AgentosSaver.open(repo, files=True) as saver:
+        (repo / "notes.txt").write_text("first")
+        first = put_values(saver, config_of(thread), {"x": 1}, step=0)
+        (repo / "notes.txt").write_text("second")
+        put_values(saver, first, {"x": 2}, step=1)
+        saver.restore_files(first)
+        assert (repo / "notes.txt").read_text() == "first"
+        saver.delete_thread(thread)
+    assert captured_runs(open_worktree(repo)) == {}

@@ -14,6 +14,7 @@ import pytest
 
 from agentos.langgraph import AgentosSaver
 from tests.langgraph.states import config_of, put_values, values_of
+from tests.marks import only_in_matrix
 
 ROOT = Path(__file__).parents[2]
 PUTS = 12
@@ -30,7 +31,10 @@ def finish(children: Sequence[subprocess.Popen[str]]) -> None:
     assert [end for end in ends if end[1]] == []
 
 
-@pytest.mark.parametrize("crowd", [4, pytest.param(50, marks=[pytest.mark.full, pytest.mark.timeout(600)])])
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(
+    "crowd", [4, pytest.param(12, marks=pytest.mark.full), pytest.param(50, marks=[pytest.mark.full, only_in_matrix])]
+)
 def test_many_processes_put_on_one_thread_at_once(repo: Path, crowd: int) -> None:
     with AgentosSaver.open(repo) as saver:
         root = put_values(saver, config_of("shared"), {"log": ["root"]})

@@ -7,6 +7,7 @@ import random
 import sqlite3
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -21,6 +22,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.checkpoint.serde.types import INTERRUPT
 
 from agentos.client import Client
+from agentos.client.langgraph.threads import GraphThreads
 from agentos.exceptions import (
     CheckpointCorruptedError,
     GraphCheckpointGoneError,
@@ -309,6 +311,27 @@ def test_many_threads_of_a_process_begin_at_once(repo: Path) -> None:
     with AgentosSaver.open(repo) as saver, ThreadPoolExecutor(8) as pool:
         begun = list(pool.map(lambda n: put_values(saver, config_of(f"t{n}"), {"x": n}), range(24)))
         assert [values_of(saver, config) for config in begun] == [{"x": n} for n in range(24)]
+
+
+@only_sqlite
+def test_many_small_threads_take_no_more_memory_than_the_cache_may(saver: AgentosSaver, repo: Path) -> None:
+    store = Client(repo).place.open()
+    saver._threads = GraphThreads(store.graph_tables(), cache_bytes=1 << 18)
+
+    def put(numbers: range) -> int:
+        for number in numbers:
+            put_values(saver, config_of(f"t{number}"), {"x": number, "y": [number]})
+        return tracemalloc.get_traced_memory()[0]
+
+    put(range(20))
+    tracemalloc.start()
+    try:
+        filled = put(range(100, 300))
+        assert put(range(300, 800)) - filled < 1 << 18
+        assert filled < 1 << 19
+    finally:
+        tracemalloc.stop()
+        saver._threads.close()
 
 
 def test_importing_agentos_does_not_load_langgraph() -> None:

@@ -25,6 +25,7 @@ from agentos.store.port import RunRecord
 from agentos.workflow.place.origin import head_commit
 from agentos.workflow.start import own_worktree
 from agentos.workflow.start.worker import Report, Worker, WorkerTarget
+from agentos.worktree.snapshots.store import lock_file, open_worktree
 from tests.conftest import git
 from tests.marks import quick_first
 from tests.postgres.server import fresh_url
@@ -275,6 +276,16 @@ def test_a_worktree_whose_worker_was_killed_goes_with_the_next_worker(
     work(repo)
     assert not (repo / ".agentos/runs/mine").exists()
     assert "runs/mine" not in git("worktree", "list", cwd=repo)
+
+
+def test_a_worker_begins_though_another_one_is_stopped_amid_the_worktrees(repo: Path) -> None:
+    (repo / "read.yaml").write_text("tasks: {read: {run: cat input, effects: none}}")
+    commit(repo)
+    (repo / ".agentos/runs/gone").mkdir(parents=True)
+    client.submit("read.yaml", None, "mine")
+    with lock_file(open_worktree(repo).store.parent / "worktrees.lock"):
+        work(repo)
+    assert record("mine").status == "complete"
 
 
 def test_python_of_the_commit_is_what_runs(repo: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,14 +15,16 @@ import pytest
 
 from agentos import crashpoints
 from agentos.crashpoints import FILE_POINTS
-from agentos.exceptions import RestoreError, SnapshotNotFoundError
+from agentos.exceptions import RestoreError, SnapshotError, SnapshotNotFoundError
 from agentos.worktree.restore.intent import find_interrupted
 from agentos.worktree.restore.restore import finish_interrupted
+from agentos.worktree.snapshots.known_files import write_object
+from agentos.worktree.snapshots.retention import forget
 from agentos.worktree.snapshots.snapshots import find, snapshot_refs
 from agentos.worktree.snapshots.store import Worktree
 from tests.marks import quick_first
 from tests.worktree.child import play, start
-from tests.worktree.support import RUN, back, find_named, model, snap, untouched
+from tests.worktree.support import RUN, back, find_named, fsck, model, snap, untouched
 
 
 def edit(root: Path) -> None:
@@ -180,3 +185,42 @@ def test_the_remains_of_a_killed_git_are_no_obstacle(root: Path, worktree: Workt
     third = snap(worktree, "third")
     assert third.tree == find_named(worktree, RUN, "second").tree
     assert len(snapshot_refs(worktree)) == 3
+
+
+_KILLED_BEFORE_ITS_REF = """
+import os, signal, sys
+from pathlib import Path
+from agentos.worktree.snapshots.snapshots import take
+from agentos.worktree.snapshots.store import open_worktree
+name = os.replace
+def replace(fresh, path):
+    if "refs" in Path(path).parts:
+        os.kill(os.getpid(), signal.SIGKILL)
+    name(fresh, path)
+os.replace = replace
+take(open_worktree(Path(sys.argv[1])), workflow_id=sys.argv[2], name="look")
+"""
+
+
+def test_a_ref_whose_writer_was_killed_can_be_deleted(root: Path, worktree: Worktree) -> None:
+    kept = snap(worktree, "look")
+    (root / "src/main.py").write_text("edited\n")
+    killed = subprocess.run([sys.executable, "-c", _KILLED_BEFORE_ITS_REF, str(root), RUN], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert snapshot_refs(worktree) == {kept.ref: kept.id}
+    assert forget(worktree, [RUN]) == 1
+    assert snapshot_refs(worktree) == {}
+
+
+def test_an_empty_folder_that_git_left_under_the_name_of_a_ref_is_no_obstacle(worktree: Worktree) -> None:
+    (worktree.store / snap(worktree, "name/inside").ref).unlink()
+    assert snap(worktree, "name").ref.endswith("/name")
+    fsck(worktree)
+
+
+def test_an_object_that_cannot_be_written_is_told_as_a_snapshot_that_failed(worktree: Worktree) -> None:
+    content = b"tree 0\n"
+    oid = hashlib.new(worktree.object_format, b"commit 7\0" + content).hexdigest()
+    (worktree.store / "objects" / oid[:2]).write_text("in the way")
+    with pytest.raises(SnapshotError, match="nothing can be written"):
+        write_object(worktree, b"commit", content)

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import pickle
 import random
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, closing, contextmanager
 from itertools import islice
 from pathlib import Path
@@ -191,10 +191,15 @@ class _Saver(BaseCheckpointSaver[str]):
         return set(headers) - kept
 
     def _sweep(self, thread: str, choose: Callable[[Sequence[Header], Callable[[int], Collection[str]]], Any]) -> None:
-        self._threads.sweep(thread, lambda headers, channels_of: list(choose(headers, channels_of)))
-        if self._files is not None:
-            left = (self._metadata(header).get(SNAPSHOT) for header in self._threads.headers(thread))
-            self._files.retain(thread, {snapshot for snapshot in left if snapshot})
+        gone = self._threads.sweep(thread, lambda headers, channels_of: list(choose(headers, channels_of)))
+        if self._files is not None and gone:
+            # Not all but those of the checkpoints that are left: one more may be captured, and not stored yet.
+            left = self._snapshots(self._threads.headers(thread))
+            self._files.forget_ids(thread, self._snapshots(gone) - left)
+
+    def _snapshots(self, headers: Iterable[Header]) -> set[str]:
+        found = (self._metadata(header).get(SNAPSHOT) for header in headers)
+        return {snapshot for snapshot in found if snapshot}
 
     # --- reading ----------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ where it is not so, the edits come out long, and whoever asked stores the bytes 
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from struct import Struct
 
 _EDIT = Struct("<III")
@@ -15,6 +16,10 @@ _RUN = 16
 """So many bytes that are equal count as the same place in both."""
 _NEAR = 9
 _FAR = 1 << 16
+_END = 1 << 62
+"""However long the old bytes are."""
+_Part = memoryview | tuple[int, int]
+"""Bytes, or from where to where they lie in the old ones."""
 
 
 def find_edits(old: bytes, new: bytes) -> bytes:
@@ -35,19 +40,59 @@ def find_edits(old: bytes, new: bytes) -> bytes:
     return b"".join(found)
 
 
-def apply_edits(content: bytearray, edits: bytes) -> None:
-    """Make the new bytes of the old ones, in their place. ValueError where the edits are not of these."""
-    at, shift, size = 0, 0, len(content)
+def apply_edits(old: bytes, edits: Iterable[bytes]) -> bytes:
+    """The new bytes, several edits later: those are given newest first. ValueError where they are not of these bytes.
+
+    Bytes are copied once, however many edits there are: where each comes from is found out from the end.
+    """
+    parts: list[_Part] = [(0, _END)]
+    for one in edits:
+        parts = _trace(parts, one)
+    view, size = memoryview(old), len(old)
+    if any(part[0] > size or size < part[1] < _END for part in parts if isinstance(part, tuple)):
+        raise ValueError("an edit lies outside")
+    return b"".join(view[part[0] : part[1]] if isinstance(part, tuple) else part for part in parts)
+
+
+def _trace(parts: Iterable[_Part], edits: bytes) -> list[_Part]:
+    """The parts of what edits made as parts of what they were made of."""
+    found: list[_Part] = []
+    spans = _read_spans(edits)
+    ends, shift, come = next(spans)
+    for part in parts:
+        if isinstance(part, memoryview):
+            found.append(part)
+            continue
+        low, end = part
+        while low < end:
+            while ends <= low:
+                ends, shift, come = next(spans)
+            high = min(end, ends)
+            if come is not None:
+                found.append(come[low + shift : high + shift])
+            else:
+                found.append((low + shift, high + shift if high < _END else _END))
+            low = high
+    return found
+
+
+def _read_spans(edits: bytes) -> Iterator[tuple[int, int, memoryview | None]]:
+    """What edits make, from its beginning on: where a span ends, how far off it lies in what it comes from, and that,
+    if it is not the old bytes."""
+    view, at, end, taken = memoryview(edits), 0, 0, 0
     while at < len(edits):
         if at + _EDIT.size > len(edits):
             raise ValueError("an edit is cut short")
         start, gone, come = _EDIT.unpack_from(edits, at)
         at += _EDIT.size
-        if start + gone > size or at + come > len(edits):
+        if start < taken or at + come > len(edits):
             raise ValueError("an edit lies outside")
-        content[start + shift : start + shift + gone] = edits[at : at + come]
-        at += come
-        shift += come - gone
+        shift = taken - end
+        end += start - taken
+        yield end, shift, None
+        yield end + come, -end, view[at : at + come]
+        end, at, taken = end + come, at + come, start + gone
+    yield _END, taken - end, None
 
 
 def _same_from(old: bytes, at_old: int, new: bytes, at_new: int) -> int:

@@ -14,7 +14,8 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import groupby, islice
+from functools import partial
+from itertools import count, groupby, islice
 from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -34,6 +35,8 @@ ALL = 1 << 62
 
 _ROW = 64
 """What a row of edits costs beside them, in bytes: many small ones take their time, too."""
+_HELD = 512
+"""What a checkpoint or a value takes in memory beside its bytes."""
 _STRIDE = 16
 """Every so many edits, one goes back as far: few rows make a value, and its bytes are stored twice, not many times."""
 _SINCE_S = 1_704_067_200
@@ -114,14 +117,23 @@ class _Head(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     body: bytes
 
 
+class _Anchor(NamedTuple):
+    """What edits go back to now and then."""
+
+    no: int
+    cost: int
+    make: Callable[[], bytes]
+    """Its bytes, which most need not know."""
+
+
 class _Value(NamedTuple):
     content: Encoded
     cost: int = 0
     """Of the edits since it was whole."""
     depth: int = 0
     """How many edits back the anchor lies: a value that is whole, or was made of another anchor."""
-    anchor: tuple[int, Encoded, int] | None = None
-    """Its number, content and cost, where that is not this very value."""
+    anchor: _Anchor | None = None
+    """Where that is not this very value."""
 
 
 class Loaded(NamedTuple):
@@ -176,11 +188,39 @@ class GraphThreads:
             loaded, rows = _compose(new, before)
             row = (line.ns, checkpoint, parent, loaded.no, *new.metadata)
             expected = before.no if before is not None else None
-            if self._tables.write(lambda queries: _insert(queries, line, expected, row, rows)):  # noqa: B023
+            if self._insert(line, expected, row, rows):
                 self._cache.forget(line, parent)  # what goes on from there again reads it again
                 self._cache.put(line, checkpoint, loaded)
                 return
             self._cache.forget(line, parent)
+
+    def _insert(
+        self,
+        line: Line,
+        expected: int | None,
+        row: tuple[str, str, str, int, str, bytes],
+        values: Sequence[tuple[int, int, int, str, bytes]],
+    ) -> bool:
+        """False where the parent is not what the values were made of."""
+        tries = count()
+
+        def act(queries: Queries) -> bool:
+            if next(tries):  # the connection was lost, perhaps once all was stored
+                there = [Header(*found).head for found in queries.rows("find_checkpoint", *line, row[1])]
+                if there == [row[3]]:
+                    return True
+            if expected is None:
+                no = _hold_or_add(queries, line.thread)
+            else:
+                found = list(queries.rows("hold_parent", *line, row[2]))
+                if not found or found[0][1] != expected:
+                    return False
+                no = found[0][0]
+            queries.each("add_value", [(no, *value) for value in values])
+            queries.each("put_checkpoint", [(no, *row)])
+            return True
+
+        return self._tables.write(act)
 
     def _load_parent(self, line: Line, parent: str, checkpoint: str) -> Loaded:
         found = self.find(line, parent, with_writes=False)
@@ -241,17 +281,18 @@ class GraphThreads:
         self,
         thread: str,
         choose: Callable[[Sequence[Header], Callable[[int], Collection[str]]], Collection[Header]],
-    ) -> None:
-        """Delete the checkpoints that `choose` picks, what tasks wrote on top of them, and what no other is made of.
+    ) -> Collection[Header]:
+        """Delete the checkpoints that `choose` picks, what tasks wrote on top of them, and what no other is made of;
+        gives these checkpoints.
 
         It is given all of them, newest first, and what tells the channels of a head.
         """
 
-        def act(queries: Queries) -> bool:
+        def act(queries: Queries) -> Collection[Header]:
             held = list(queries.rows("lock_thread", thread))
             headers = _list_headers(queries, thread)
             if not held or not headers:
-                return False
+                return ()
             [(no,)] = held
             heads = _Values(queries, no).heads(header.head for header in headers)
             gone = set(choose(headers, lambda head: heads[head].parts))
@@ -264,10 +305,12 @@ class GraphThreads:
                 left = {header.head for header in headers if header not in gone}
                 needed = left.union(*(heads[head].parts.values() for head in left))
                 queries.each("delete_values", [(no, json.dumps(sorted(needed)))])
-            return bool(gone)
+            return gone
 
-        if self._tables.write(act):
+        gone = self._tables.write(act)
+        if gone:
             self._tables.give_back()
+        return gone
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -296,9 +339,6 @@ class GraphThreads:
     def headers(self, thread: str | None = None) -> list[Header]:
         """All checkpoints of a thread (None: of every one), newest first."""
         return self._tables.read(lambda queries: _list_headers(queries, thread))
-
-    def list_threads(self) -> list[str]:
-        return [id_ for (id_,) in self._tables.read(lambda queries: list(queries.rows("list_threads")))]
 
     def scan(
         self,
@@ -408,33 +448,31 @@ class _Values:
 
     def _make(self, numbers: set[int]) -> None:
         try:
-            # The newest first: on the way to it lie the others, which are kept as they come by.
-            for no in sorted(numbers - self.done.keys(), reverse=True):
-                if no not in self.done:
-                    self._make_one(no, numbers)
+            for no in sorted(numbers - self.done.keys()):  # the oldest first: others are made of it
+                self.done[no] = self._make_one(no)
         except (KeyError, ValueError) as error:
             raise _damage(self._thread_no, str(error)) from error
 
-    def _make_one(self, no: int, wanted: set[int]) -> None:
-        way: list[int] = []
+    def _make_one(self, no: int) -> _Value:
+        _, depth, type_, body = self._rows[no]
+        way: list[int] = []  # the newest first
         while no not in self.done and self._rows[no][0]:
             way.append(no)
             no = self._rows[no][0]
-        if no not in self.done:
-            _, _, type_, body = self._rows[no]
-            self.done[no] = _Value(Encoded(type_, body))
-        made = self.done[no]
-        content, cost, anchor = bytearray(made.content.data), made.cost, made.anchor or (no, made.content, made.cost)
-        while way:
-            no = way.pop()
-            _, depth, type_, edits = self._rows[no]
-            apply_edits(content, edits)
-            cost += len(edits) + _ROW
-            is_anchor = depth == 0 and (not way or self._rows[way[-1]][1] > 0)  # the last one on the way
-            if is_anchor or no in wanted:
-                value = Encoded(type_, bytes(content))
-                anchor = anchor if depth else (no, value, cost)
-                self.done[no] = _Value(value, cost, depth, anchor if depth else None)
+        if not way:
+            return _Value(Encoded(type_, body))
+        base = self.done[no] if no in self.done else _Value(Encoded(*self._rows[no][2:]))
+        edits = [self._rows[each][3] for each in way]
+        costs = [base.cost]
+        for one in reversed(edits):
+            costs.append(costs[-1] + len(one) + _ROW)
+        anchor = base.anchor or _Anchor(no, base.cost, partial(bytes, base.content.data))
+        for later, each in enumerate(way):
+            if self._rows[each][1] == 0:
+                anchor = _Anchor(each, costs[-1 - later], partial(apply_edits, base.content.data, edits[later:]))
+                break
+        content = Encoded(type_, apply_edits(base.content.data, edits))
+        return _Value(content, costs[-1], depth, anchor if depth else None)
 
 
 def _damage(thread_no: int, why: str) -> CheckpointCorruptedError:
@@ -477,13 +515,13 @@ def _edit_value(content: Encoded, base: int, before: _Value | None) -> tuple[_Va
     """The value as it will be read, what it is made of (0: of nothing, it is whole), and what is stored of it."""
     if before is None:
         return _Value(content), 0, content.data
-    anchor = before.anchor or (base, before.content, before.cost)
+    anchor = before.anchor or _Anchor(base, before.cost, partial(bytes, before.content.data))
     depth = before.depth + 1
     if depth < _STRIDE:
-        of, cost = before.content, before.cost
+        of, cost = before.content.data, before.cost
     else:
-        (base, of, cost), depth = anchor, 0
-    edits = find_edits(of.data, content.data)
+        base, cost, of, depth = anchor.no, anchor.cost, anchor.make(), 0
+    edits = find_edits(of, content.data)
     cost += len(edits) + _ROW
     if cost >= len(content.data):  # to be read as edits it would cost more than whole
         return _Value(content), 0, content.data
@@ -498,31 +536,10 @@ def _new_number() -> int:
 # --- inside one transaction ------------------------------------------------------------------------------------------
 
 
-def _insert(
-    queries: Queries,
-    line: Line,
-    expected: int | None,
-    row: tuple[str, str, str, int, str, bytes],
-    values: Sequence[tuple[int, int, int, str, bytes]],
-) -> bool:
-    """False where the parent is not what the values were made of."""
-    if expected is None:
-        no = _hold_or_add(queries, line.thread)
-    else:
-        found = list(queries.rows("hold_parent", *line, row[2]))
-        if not found or found[0][1] != expected:
-            return False
-        no = found[0][0]
-    queries.each("add_value", [(no, *value) for value in values])
-    queries.each("put_checkpoint", [(no, *row)])
-    return True
-
-
 def _hold_or_add(queries: Queries, thread: str) -> int:
-    held = list(queries.rows("hold_thread", thread))
-    if not held:
+    # Again where somebody deleted it in between.
+    while not (held := list(queries.rows("hold_thread", thread))):
         queries.each("add_thread", [(thread,)])
-        held = list(queries.rows("hold_thread", thread))
     no: int = held[0][0]
     return no
 
@@ -572,5 +589,7 @@ class _Cache:
 
 
 def _size(loaded: Loaded) -> int:
-    anchors = sum(len(value.anchor[1].data) for value in loaded.values.values() if value.anchor is not None)
-    return anchors + sum(len(value.content.data) for value in loaded.values.values())
+    """About: an anchor is made of as many bytes at most, mostly."""
+    return _HELD + sum(
+        _HELD + len(one.content.data) * (1 if one.anchor is None else 2) for one in loaded.values.values()
+    )

@@ -22,7 +22,7 @@ from agentos.worktree.restore.safe_names import unsafe_path
 from agentos.worktree.restore.writes import Ground, place_extras
 from agentos.worktree.snapshots.capture import LIMITS
 from agentos.worktree.snapshots.snapshots import Snapshot
-from agentos.worktree.snapshots.store import Worktree, lock_file, open_worktree, session
+from agentos.worktree.snapshots.store import PATIENCE_S, Worktree, lock_file, open_worktree, session
 from agentos.worktree.snapshots.survey import is_ours
 from agentos.worktree.snapshots.trees import check_whole
 
@@ -76,9 +76,9 @@ def make_linked(
 
 
 @contextmanager
-def _git_alone(worktree: Worktree) -> Iterator[Git]:
+def _git_alone(worktree: Worktree, patience_s: float = PATIENCE_S) -> Iterator[Git]:
     """Git, while nobody else of ours lists, makes or removes worktrees here: it stumbles over half made ones."""
-    with lock_file(worktree.store.parent / "worktrees.lock") as held:
+    with lock_file(worktree.store.parent / "worktrees.lock", patience_s=patience_s) as held:
         yield msgspec.structs.replace(worktree.user_git(timeout_s=LIMITS.seconds), held=(held,))
 
 
@@ -109,10 +109,12 @@ def _copy_included(worktree: Worktree, linked: Worktree) -> None:
                 here.copy(name, there)
 
 
-def linked_worktrees(worktree: Worktree, workflow_id: str | None = None) -> list[Linked]:
+def linked_worktrees(
+    worktree: Worktree, workflow_id: str | None = None, *, patience_s: float = PATIENCE_S
+) -> list[Linked]:
     """Ours among the worktrees of this repository, of one run or of all. While none is at work, they are leftovers."""
     found = []
-    for fields in _list_worktrees(worktree):
+    for fields in _list_worktrees(worktree, patience_s):
         mark, *named = fields.get("locked", "").split(" ")
         if mark == _MARK and len(named) == 2:
             run, label = map(unquote, named)
@@ -121,24 +123,25 @@ def linked_worktrees(worktree: Worktree, workflow_id: str | None = None) -> list
     return found
 
 
-def _is_linked(worktree: Worktree, path: Path) -> bool:
+def _is_linked(worktree: Worktree, path: Path, patience_s: float = PATIENCE_S) -> bool:
     real = os.path.realpath(path)
-    return any(os.path.realpath(one.path) == real for one in linked_worktrees(worktree))
+    return any(os.path.realpath(one.path) == real for one in linked_worktrees(worktree, patience_s=patience_s))
 
 
-def remove_linked(worktree: Worktree, path: Path) -> None:
+def remove_linked(worktree: Worktree, path: Path, *, patience_s: float = PATIENCE_S) -> None:
     """Remove a linked worktree of ours with everything in it; safe to repeat. Snapshots of it stay.
 
-    SnapshotError for one that does not carry our lock: it is somebody else's.
+    SnapshotError for one that does not carry our lock: it is somebody else's. WorktreeBusyError where another process
+    makes or removes one for longer than `patience_s`.
     """
-    if not _is_linked(worktree, path):
+    if not _is_linked(worktree, path, patience_s):
         if not os.path.lexists(path):
             return
         raise SnapshotError(
             f"{one_line(path)} is not a linked worktree of ours", next_step="Remove it with `git worktree remove`."
         )
     argv = ("worktree", "remove", "--force", "--force", str(path))
-    with _git_alone(worktree) as user:
+    with _git_alone(worktree, patience_s) as user:
         try:
             user.ask(*argv)
         except GitError:
@@ -154,8 +157,8 @@ def release_linked(worktree: Worktree, path: Path) -> None:
         worktree.user_git().ask("worktree", "unlock", str(path))
 
 
-def _list_worktrees(worktree: Worktree) -> Iterable[dict[str, str]]:
-    with _git_alone(worktree) as user:
+def _list_worktrees(worktree: Worktree, patience_s: float) -> Iterable[dict[str, str]]:
+    with _git_alone(worktree, patience_s) as user:
         if worktree.git_version >= (2, 36):
             lines = os.fsdecode(user.ask("worktree", "list", "--porcelain", "-z")).split("\0")
         else:

@@ -21,9 +21,9 @@ Examples:
   codex mcp add agentos -- agentos mcp           have Codex start it
   agentos mcp --skill > SKILL.md                 what teaches an agent to use it
 
-It speaks on stdin and stdout, serves the runs of one repository, and ends with its input; runs that were started go on. It answers no gate: what
-comes back is the command for a human, and an answer from below the server is refused. docs/mcp.md has the line for
-each client, and what the tools are.
+It speaks on stdin and stdout, serves the runs of one repository, and ends with its input; runs that were started go
+on. It answers no gate: what comes back is the command for a human, and an answer from below the server is refused.
+docs/mcp.md has the line for each client, and what the tools are.
 
 \b
 Exit codes:

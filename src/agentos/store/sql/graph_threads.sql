@@ -20,9 +20,6 @@ WHERE t.id = ?1 AND c.ns = ?2 AND c.id = ?3;
 -- lock_thread: its number; nobody else writes to it before this transaction ends
 SELECT no FROM langgraph_thread WHERE id = ?1;
 
--- list_threads: every id
-SELECT id FROM langgraph_thread ORDER BY id;
-
 -- find_checkpoint: one by its id
 SELECT t.no, t.id, c.ns, c.id, c.parent, c.head, c.type, c.metadata
 FROM langgraph_thread AS t JOIN langgraph_checkpoint AS c ON c.thread = t.no
@@ -105,14 +102,14 @@ DELETE FROM langgraph_checkpoint WHERE thread = ?1;
 -- delete_thread: last of all
 DELETE FROM langgraph_thread WHERE no = ?1;
 
--- copy_checkpoints: from one thread to another, as they are
+-- copy_checkpoints: from one thread to another, as they are; what is there has been copied before
 INSERT INTO langgraph_checkpoint (thread, ns, id, parent, head, type, metadata)
-SELECT ?2, ns, id, parent, head, type, metadata FROM langgraph_checkpoint WHERE thread = ?1;
+SELECT ?2, ns, id, parent, head, type, metadata FROM langgraph_checkpoint WHERE thread = ?1 ON CONFLICT DO NOTHING;
 
 -- copy_values: the same
 INSERT INTO langgraph_value (thread, no, base, depth, type, body)
-SELECT ?2, no, base, depth, type, body FROM langgraph_value WHERE thread = ?1;
+SELECT ?2, no, base, depth, type, body FROM langgraph_value WHERE thread = ?1 ON CONFLICT DO NOTHING;
 
 -- copy_writes: the same
 INSERT INTO langgraph_write (thread, ns, checkpoint, path, task, idx, channel, type, body)
-SELECT ?2, ns, checkpoint, path, task, idx, channel, type, body FROM langgraph_write WHERE thread = ?1;
+SELECT ?2, ns, checkpoint, path, task, idx, channel, type, body FROM langgraph_write WHERE thread = ?1 ON CONFLICT DO NOTHING;

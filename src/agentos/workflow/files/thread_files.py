@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from hashlib import blake2b
 from pathlib import Path
 
 from agentos.ids import new_id
-from agentos.worktree.snapshots.retention import forget, retain_ids
+from agentos.worktree.snapshots.retention import forget, forget_ids
 from agentos.worktree.snapshots.snapshots import take
-from agentos.worktree.snapshots.store import Worktree, open_worktree
+from agentos.worktree.snapshots.store import Worktree, open_worktree, safe_part
 
 OWNER = "langgraph:"
 """Snapshots of a thread are filed under this and its id, as those of a run are under its own."""
+_LONGEST = 120
+"""The name of a folder has room for no more, with the worktree's behind it; a longer id is filed under its digest."""
 
 
 class ThreadFiles:
@@ -22,12 +25,17 @@ class ThreadFiles:
 
     def capture(self, thread: str) -> str:
         """The files as they are now; the id of their snapshot. SnapshotError where that cannot be done."""
-        return take(self._worktree, workflow_id=OWNER + thread, name=new_id()).id
+        return take(self._worktree, workflow_id=_owner(thread), name=new_id()).id
 
     def forget(self, thread: str) -> None:
         """Let go of all snapshots of a thread."""
-        forget(self._worktree, [OWNER + thread])
+        forget(self._worktree, [_owner(thread)])
 
-    def retain(self, thread: str, snapshots: Collection[str]) -> None:
-        """Let go of all but these, and what restores replaced last."""
-        retain_ids(self._worktree, OWNER + thread, snapshots)
+    def forget_ids(self, thread: str, snapshots: Collection[str]) -> None:
+        """Let go of these."""
+        forget_ids(self._worktree, _owner(thread), snapshots)
+
+
+def _owner(thread: str) -> str:
+    is_long = len(safe_part(thread)) > _LONGEST
+    return OWNER + (blake2b(thread.encode(), digest_size=20).hexdigest() if is_long else thread)

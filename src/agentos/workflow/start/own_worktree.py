@@ -12,13 +12,13 @@ import fcntl
 import os
 import shlex
 from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from msgspec.structs import replace
 
-from agentos.exceptions import LeaseHeldError, RunRefusedError, SnapshotNotFoundError
+from agentos.exceptions import LeaseHeldError, RunRefusedError, SnapshotNotFoundError, WorktreeBusyError
 from agentos.ids import short_id
 from agentos.store.port import ENDED, RunRecord
 from agentos.store.private_files import make_folders
@@ -82,7 +82,8 @@ def leave_worktree(place: Place, workflow_id: str, origin: SubmittedFrom) -> Non
     with closing(replace(place, root=place.home, home=None).open(readonly=True)) as store:
         run = known_run(store, workflow_id)
     if run is None or run.holder is None:
-        remove_linked(open_worktree(place.home), place.root)
+        with suppress(WorktreeBusyError):  # else it goes with the next worker
+            remove_linked(open_worktree(place.home), place.root)
 
 
 @contextmanager
@@ -99,24 +100,27 @@ def _claim(lock: Path, workflow_id: str) -> Iterator[None]:
         if not is_ours:
             raise LeaseHeldError(workflow_id, "another worker")
         yield
-        lock.unlink()
+        lock.unlink(missing_ok=True)
     finally:
         os.close(opened)
 
 
 def remove_left_behind(place: Place) -> None:
-    """Remove worktrees that were made for one drive, of runs that have ended: their workers were killed."""
+    """Remove worktrees that were made for one drive, of runs that have ended: their workers were killed.
+
+    WorktreeBusyError where another worker is at it, or makes one.
+    """
     folder = os.path.realpath(place.own_folder("x").parent)
     if not os.path.isdir(folder):
         return
     worktree = open_worktree(place.root)
     with closing(place.open(readonly=True)) as store:
-        for one in linked_worktrees(worktree):
+        for one in linked_worktrees(worktree, patience_s=0):
             if one.label != _PASSING or os.path.dirname(one.path) != folder:
                 continue
             run = known_run(store, one.workflow_id)
             if run is not None and run.status in ENDED and datetime.now(UTC) - run.updated_at > STALE:
-                remove_linked(worktree, one.path)
+                remove_linked(worktree, one.path, patience_s=0)
 
 
 def _is_whole(path: Path) -> bool:

@@ -12,7 +12,8 @@ from pathlib import Path
 import msgspec
 
 from agentos import typed
-from agentos.worktree.git import Git
+from agentos.exceptions import SnapshotError
+from agentos.worktree.git import Git, one_line
 from agentos.worktree.snapshots.manifest import Modes
 from agentos.worktree.snapshots.store import IndexSession, Worktree, flush, open_private
 
@@ -152,13 +153,19 @@ def write_object(worktree: Worktree, kind: bytes, content: bytes) -> str:
     oid = hashlib.new(worktree.object_format, whole).hexdigest()
     folder = worktree.store / "objects" / oid[:2]
     try:
-        os.utime(folder / oid[2:])  # somebody who collects what nobody needs spares what is young
-    except FileNotFoundError:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        made, fresh = tempfile.mkstemp(prefix="tmp_obj_", dir=folder)
-        with open(made, "wb") as file:
-            file.write(zlib.compress(whole, 1))
-            file.flush()
-            flush(file.fileno())
-        os.replace(fresh, folder / oid[2:])
+        try:
+            os.utime(folder / oid[2:])  # somebody who collects what nobody needs spares what is young
+        except FileNotFoundError:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            made, fresh = tempfile.mkstemp(prefix="tmp_obj_", dir=folder)
+            with open(made, "wb") as file:
+                file.write(zlib.compress(whole, 1))
+                file.flush()
+                flush(file.fileno())
+            os.replace(fresh, folder / oid[2:])
+    except OSError as error:
+        raise SnapshotError(
+            f"nothing can be written into {one_line(worktree.store)}: {error.strerror}",
+            next_step="Free some space, or make git's own folder writable.",
+        ) from error
     return oid

@@ -33,13 +33,13 @@ def write_pack(opened: IndexSession, tree: str, *, changed: Collection[str], del
 
     What could not be done is done by git later, so nothing depends on it.
     """
-    files = b"".join(_read_files(opened.worktree.root, changed))
     gone = b"".join(b"D %s\n" % os.fsencode(path) for path in deleted if _PLAIN.fullmatch(path))
     base = b'M 040000 %s ""\n' % tree.encode()
     try:
         # Deleted first: where a file was, a folder may be now.
         argv = (*_SETTINGS, "fast-import", "--quiet", "--depth=0")
-        opened.writing_git().ask(*argv, stdin=b"".join((_BEGIN, base, gone, files, _END)))
+        files = _read_files(opened.worktree.root, changed)
+        opened.writing_git().ask(*argv, stdin=b"".join((_BEGIN, base, gone, *files, _END)))
     except GitError as error:
         for report in opened.worktree.store.glob("fast_import_crash_*"):
             report.unlink(missing_ok=True)

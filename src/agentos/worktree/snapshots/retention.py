@@ -71,6 +71,15 @@ def retain_ids(worktree: Worktree, workflow_id: str, ids: Collection[str], *, un
     return len(gone)
 
 
+def forget_ids(worktree: Worktree, workflow_id: str, ids: Collection[str]) -> None:
+    """Let go of these snapshots of a run, named as in `retain_ids`, and of no other."""
+    purged = purged_ids(worktree)
+    meant = {purged.get(snapshot_id, snapshot_id) for snapshot_id in ids}
+    gone = {ref: oid for ref, oid in snapshot_refs(worktree, workflow_id).items() if oid in meant}
+    if gone:
+        _delete_refs(worktree.store_git(), gone)
+
+
 def forget(worktree: Worktree, workflow_ids: Collection[str]) -> int:
     """Let go of every snapshot of these runs, those for undo among them; gives how many went. One call of git."""
     refs = refs_by_run(worktree)

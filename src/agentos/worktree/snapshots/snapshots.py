@@ -24,12 +24,11 @@ from agentos.worktree.snapshots.store import (
     IndexSession,
     Worktree,
     blank_repository,
-    flush,
-    open_private,
     ref_folder,
     ref_name,
     session,
     sync_folder,
+    write_durably,
 )
 from agentos.worktree.snapshots.survey import survey
 from agentos.worktree.snapshots.trees import PathChange, check_ids, check_whole, diff_trees, mode_changes
@@ -298,24 +297,15 @@ def _write_ref(opened: IndexSession, ref: str, commit: str) -> None:
     try:
         for folder in reversed(folders):
             folder.mkdir(mode=0o700, exist_ok=True)
-        _write_loose_ref(store / ref, commit)
-    except OSError:  # a folder of that name is in the way, or the disk is full: git says so
+        # Not under git's name for a lock: one that a killed process left would keep git from deleting the ref.
+        write_durably(opened.worktree.folder / "ref.new", f"{commit}\n".encode(), store / ref)
+    except OSError:  # a folder of that name is in the way, or the disk is full: git clears it away, or says so
         opened.git().ask("-c", "core.fsyncMethod=fsync", "update-ref", ref, commit)
-    # Synced so far is the ref's content, not its name, nor those of the folders that were made for it.
-    for number, folder in enumerate(folders):
-        if folder.is_dir() and (number == 0 or not there[number - 1]):
-            sync_folder(folder)
-
-
-def _write_loose_ref(path: Path, commit: str) -> None:
-    """As git writes one. OSError where that is not possible."""
-    # Only the session writes refs of its worktree. So a lock that is there is one that a killed process left.
-    lock = path.with_name(f"{path.name}.lock")
-    with open(lock, "w", opener=open_private) as file:
-        file.write(f"{commit}\n")
-        file.flush()
-        flush(file.fileno())
-    os.replace(lock, path)
+        sync_folder((store / ref).parent)  # git syncs the ref's content, not its name
+    # Nor is the name of a folder durable yet that was made for it.
+    for was_there, above in zip(there, folders[1:], strict=False):
+        if not was_there:
+            sync_folder(above)
 
 
 def write_snapshot(worktree: Worktree, tree: str, manifest: Manifest) -> str:

@@ -94,8 +94,8 @@ def read_head(worktree: Worktree, user: Git) -> Head:
 
 
 def _packed_oid(worktree: Worktree, ref: str) -> str:
-    found = re.search(rf"^(\w+) {ref}$", _text(worktree.common_dir / "packed-refs"), re.MULTILINE)
-    return found[1] if found else ""
+    before, found, _ = _text(worktree.common_dir / "packed-refs").partition(f" {ref}\n")
+    return before.rpartition("\n")[2] if found else ""
 
 
 def _read(listed: str, object_format: str) -> Survey:

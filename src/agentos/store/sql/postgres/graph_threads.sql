@@ -13,15 +13,13 @@ INSERT INTO $schema.langgraph_thread (scope, id) VALUES (($scope::bigint[])[1], 
 -- hold_thread: its number; it is not deleted before this transaction ends
 SELECT no FROM $schema.langgraph_thread WHERE id = $1 AND scope = ANY ($scope::bigint[]) FOR KEY SHARE;
 
--- hold_parent: the number of a thread, which is not deleted before this transaction ends, and a checkpoint's head
+-- hold_parent: the number of a thread, and a checkpoint's head; neither is deleted before this transaction ends. The
+-- checkpoint is locked, too, for what was pruned while this waited for the thread would seem to be there still.
 SELECT t.no, c.head FROM $schema.langgraph_thread AS t JOIN $schema.langgraph_checkpoint AS c ON c.thread = t.no
-WHERE t.id = $1 AND t.scope = ANY ($scope::bigint[]) AND c.ns = $2 AND c.id = $3 FOR KEY SHARE OF t;
+WHERE t.id = $1 AND t.scope = ANY ($scope::bigint[]) AND c.ns = $2 AND c.id = $3 FOR KEY SHARE OF t, c;
 
 -- lock_thread: its number; nobody else writes to it before this transaction ends
 SELECT no FROM $schema.langgraph_thread WHERE id = $1 AND scope = ANY ($scope::bigint[]) FOR UPDATE;
-
--- list_threads: every id
-SELECT id FROM $schema.langgraph_thread WHERE scope = ANY ($scope::bigint[]) ORDER BY id;
 
 -- find_checkpoint: one by its id
 SELECT t.no, t.id, c.ns, c.id, c.parent, c.head, c.type, c.metadata
@@ -106,14 +104,17 @@ DELETE FROM $schema.langgraph_checkpoint WHERE thread = $1;
 -- delete_thread: last of all
 DELETE FROM $schema.langgraph_thread WHERE no = $1;
 
--- copy_checkpoints: from one thread to another, as they are
+-- copy_checkpoints: from one thread to another, as they are; what is there has been copied before
 INSERT INTO $schema.langgraph_checkpoint (thread, ns, id, parent, head, type, metadata)
-SELECT $2::bigint, ns, id, parent, head, type, metadata FROM $schema.langgraph_checkpoint WHERE thread = $1;
+SELECT $2::bigint, ns, id, parent, head, type, metadata FROM $schema.langgraph_checkpoint WHERE thread = $1
+ON CONFLICT DO NOTHING;
 
 -- copy_values: the same
 INSERT INTO $schema.langgraph_value (thread, no, base, depth, type, body)
-SELECT $2::bigint, no, base, depth, type, body FROM $schema.langgraph_value WHERE thread = $1;
+SELECT $2::bigint, no, base, depth, type, body FROM $schema.langgraph_value WHERE thread = $1
+ON CONFLICT DO NOTHING;
 
 -- copy_writes: the same
 INSERT INTO $schema.langgraph_write (thread, ns, checkpoint, path, task, idx, channel, type, body)
-SELECT $2::bigint, ns, checkpoint, path, task, idx, channel, type, body FROM $schema.langgraph_write WHERE thread = $1;
+SELECT $2::bigint, ns, checkpoint, path, task, idx, channel, type, body FROM $schema.langgraph_write WHERE thread = $1
+ON CONFLICT DO NOTHING;
