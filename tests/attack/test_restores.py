@@ -482,7 +482,7 @@ def test_the_ref_of_a_snapshot_is_on_disk_before_it_is_told(
     flushed = _flushes(account)
     assert any("fsync/writeout-only" in of for of in flushed.values()), "the objects, which a later flush covers"
     ref = worktree.store / taken.ref
-    at = [synced.index(str(ref.with_name("one.lock"))), *map(synced.index, map(str, _folders_above(ref, worktree)))]
+    at = [synced.index(str(worktree.folder / "ref.new")), *map(synced.index, map(str, _folders_above(ref, worktree)))]
     assert at == sorted(at), "the ref, and then the names that lead to it"
     commit = next(path for path in synced if path.startswith(f"{worktree.store}/objects/{taken.id[:2]}/"))
     assert synced.index(commit) < at[0], "the snapshot itself, before anything names it"
