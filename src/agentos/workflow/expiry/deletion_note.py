@@ -40,7 +40,7 @@ class DeletionNote:
         self._opened = opened
 
     def read(self) -> list[NotedRun]:
-        """What was note_of, each once. A line that was cut off is of a batch that was not begun."""
+        """What was noted, each once. A line that was cut off is of a batch that was not begun."""
         found: dict[NotedRun, None] = {}
         for line in os.pread(self._opened, os.fstat(self._opened).st_size, 0).split(b"\n")[:-1]:
             try:
@@ -77,7 +77,7 @@ def deletion_note(database: str, *, patience_s: float = PATIENCE_S) -> Iterator[
 
 
 def settle(database: str, note: DeletionNote | None, left: Sequence[NotedRun]) -> None:
-    """All that was note_of is done but for these. The note goes, or is replaced as a whole."""
+    """All that was noted is done but for these. The note goes, or is replaced as a whole."""
     path = note_path(database)
     if note is None:
         return

@@ -48,7 +48,7 @@ def delete_runs(
         for batch in batches(runs):
             if note is not None:
                 note.add(map(note_of, batch))
-            crashpoints.reach("delete.note_of")
+            crashpoints.reach("delete.noted")
             deleted = set(store.delete_runs(batch))
             crashpoints.reach("delete.after")
             left += _remove_files(place, [note_of(run) for run in batch if run.workflow_id in deleted])
@@ -97,7 +97,7 @@ def batches(runs: Iterable[RunRecord]) -> Iterator[list[RunRecord]]:
 
 
 def _finish(place: Place, store: StorePort, note: DeletionNote | None) -> list[NotedRun]:
-    """Remove the files of runs that were note_of and are gone; what could not be removed now.
+    """Remove the files of runs that were noted and are gone; what could not be removed now.
 
     One that is there was never deleted, or was begun anew since.
     """
