@@ -53,7 +53,7 @@ name: ci
 defaults: {{effects: none}}
 tasks:
   style:
-    run: echo style >> ran; {sys.executable} -m ruff check --no-cache src/agentos/dag tests/unit/dag
+    run: echo style >> ran; {sys.executable} -m tabnanny src/agentos/dag tests/unit/dag
     sources: ["src/agentos/dag/**", "tests/unit/dag/**", pyproject.toml]
   unit:
     needs: style
