@@ -13,6 +13,7 @@
     |-- RunFailedError                  a run failed or was aborted: its `result` says what went wrong
     |-- NotFoundError                   give another id
     |   |-- CheckpointNotFoundError
+    |   |-- GraphCheckpointGoneError    LangGraph goes on from a checkpoint that was deleted meanwhile
     |   |-- RunNotFoundError
     |   |-- SnapshotNotFoundError
     |   `-- WorkflowNotFoundError       no file of this name
