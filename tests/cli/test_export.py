@@ -124,7 +124,9 @@ def test_no_file_is_overwritten_unasked(tmp_git_repo: Path, agentos: Agentos) ->
     assert agentos("export", "run-1", "-o", "mine.txt", "--force", "--json", cwd=tmp_git_repo).code == 0
     assert file.read_text().startswith('{"kind":"agentos-run"')
     assert agentos("export", "run-1", "-o", ".", "--force", cwd=tmp_git_repo).code == 2
-    assert agentos("export", "run-1", "-o", "no/such/folder", cwd=tmp_git_repo).code == 1
+    done = agentos("export", "run-1", "-o", "no/such/folder", cwd=tmp_git_repo)
+    assert (done.code, done.out) == (2, "")
+    assert "no/such is no directory" in done.err
     assert not [name for name in os.listdir(tmp_git_repo) if name.endswith(".partial")]
 
 
