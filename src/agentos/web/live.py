@@ -27,7 +27,7 @@ from agentos.web.site import site_of
 if TYPE_CHECKING:
     from agentos.client.types import StorePort
 
-POLL_S = 0.1
+POLL_S = 0.08
 """Between two looks at a place's data version while one of its runs is looked at."""
 SLOWEST_S = 1.0
 """The same where only the list is open: all places together are asked as often as one would be, but each this often."""
