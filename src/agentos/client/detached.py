@@ -415,7 +415,7 @@ def _drive(asked: _Request, tell: Callable[[_Report], bool], shield: Shield) -> 
     from agentos.workflow.define.workflow_source import find_workflow, load_workflow
 
     if asked.look_s and asked.file:
-        tell(_foreseen(check(asked.file, asked.root)))
+        tell(_preview_report(check(asked.file, asked.root)))
         return
     place, options = resolve_drive_options(asked.root, **asked.settings)
     place = msgspec.structs.replace(place, database=asked.database, named=asked.named)
@@ -425,7 +425,7 @@ def _drive(asked: _Request, tell: Callable[[_Report], bool], shield: Shield) -> 
         found = preview_resume(
             asked.target, place=place, choices=choices, as_stored=asked.as_stored, options=options, files=asked.files
         )
-        tell(_foreseen(found))
+        tell(_preview_report(found))
         return
 
     def prepare() -> Any:
@@ -460,7 +460,7 @@ def _drive(asked: _Request, tell: Callable[[_Report], bool], shield: Shield) -> 
     asyncio.run(go())
 
 
-def _foreseen(found: msgspec.Struct) -> _Report:
+def _preview_report(found: msgspec.Struct) -> _Report:
     fields = msgspec.structs.asdict(found).items()
     return _Report(foreseen={name: msgspec.Raw(msgspec.json.encode(value)) for name, value in fields})
 
